@@ -1,0 +1,42 @@
+"""How runs reach policy: a small protocol, named in settings, answered by another app."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Protocol
+
+from django.conf import settings
+from django.utils.module_loading import import_string
+
+from runs.agent.port import REQUEST_NETWORK, ProposedCall
+from runs.contract import Contract
+from runs.egress.asking import Ask
+from runs.lifecycle import Judged
+from runs.models import Run
+
+
+class Judge(Protocol):
+    """Turns facts about a call into allowed, refused or waiting. Never raises: an error refuses."""
+
+    def judge(
+        self, run: Run, contract: Contract, call: ProposedCall, *, target: str, outward: bool
+    ) -> Judged:
+        """Judge `call` under the tenant's policy of now. Has no effect of its own."""
+        ...
+
+    def in_force(self, tenant_id: int) -> tuple[int, str]:
+        """Version and digest of the policy in force; 0 and nothing where there is none."""
+        ...
+
+
+@cache
+def judge() -> Judge:
+    """The judge named by `settings.RUN_JUDGE`."""
+    made: Judge = import_string(settings.RUN_JUDGE)()
+    return made
+
+
+def judge_network(run: Run, contract: Contract, asked: Ask) -> Judged:
+    """What policy says to a destination, whoever asks for it."""
+    call = ProposedCall("", REQUEST_NETWORK, "network", asked.arguments(), "")
+    return judge().judge(run, contract, call, target=asked.place, outward=True)
