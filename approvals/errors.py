@@ -1,0 +1,141 @@
+"""The refusals of this app."""
+
+from __future__ import annotations
+
+from portal.errors import Refusal
+
+
+class PacketChanged(Refusal):
+    code = "approvals.packet_changed"
+    text = (
+        "The packet you read ({seen:.8}) is not the one stored now ({stored:.8}). "
+        "Nothing was decided. Read what it says now, and decide again."
+    )
+
+
+class PacketDamaged(Refusal):
+    code = "approvals.packet_damaged"
+    text = (
+        "Packet {number} no longer matches its own digest, so its content changed after it "
+        "was sealed. "
+        "Nothing was decided and nothing will be done with it. Deny it and look at the audit log."
+    )
+
+
+class AlreadySettled(Refusal):
+    code = "approvals.already_settled"
+    text = "Packet {number} is already {state}{by}. Nothing more was decided."
+
+
+class AlreadyDecided(Refusal):
+    code = "approvals.already_decided"
+    text = (
+        "You already answered packet {number} ({verdict}). A person counts once; your first "
+        "answer stands."
+    )
+
+
+class PacketExpired(Refusal):
+    code = "approvals.packet_expired"
+    text = (
+        "The time to decide packet {number} ran out at {at}. It was not approved, and nothing was "
+        "done."
+    )
+
+
+class OwnRequest(Refusal):
+    code = "approvals.own_request"
+    status = 403
+    text = (
+        "You asked for this, own the agent or wrote the rule, so somebody else must decide packet "
+        "{number} (separation of duties)."
+    )
+
+
+class MachineMayNotDecide(Refusal):
+    code = "approvals.machine_may_not_decide"
+    status = 403
+    text = "A machine account can ask, and can never decide. Sign in as a person."
+
+
+class NeedsDigest(Refusal):
+    code = "approvals.needs_digest"
+    status = 400
+    text = (
+        "The decision does not say which digest it was made on. Nothing was decided. Open the "
+        "packet and decide there."
+    )
+
+
+class NeedsWords(Refusal):
+    code = "approvals.needs_words"
+    status = 422
+    text = "Say why: the agent and the audit log get these words. Nothing was decided."
+
+
+class NeedsTyped(Refusal):
+    code = "approvals.needs_typed"
+    status = 422
+    text = "{why} Type “{word}” to approve it all the same. Nothing was decided."
+
+
+class WordsTooLong(Refusal):
+    code = "approvals.words_too_long"
+    status = 422
+    text = (
+        "The comment has {length} characters; {limit} are possible. Nothing was decided. Shorten "
+        "it, or attach the rest elsewhere."
+    )
+
+
+class PolicyNowDenies(Refusal):
+    code = "approvals.policy_now_denies"
+    text = (
+        "Since the packet was opened the policy changed (version {version}) and now denies this: "
+        "{reason}. Nothing was decided; deny the packet or change the policy."
+    )
+
+
+class ApprovalBlocked(Refusal):
+    code = "approvals.approval_blocked"
+    text = "Packet {number} cannot be approved: {reason}. Request changes or deny it."
+
+
+class RunOver(Refusal):
+    code = "approvals.run_over"
+    text = "Run {number} is {state}, so packet {packet} is cancelled. Nothing was decided."
+
+
+class PolicyRefused(Refusal):
+    code = "approvals.policy_refused"
+    status = 422
+    text = "The policy was not saved: {problems}"
+
+
+class NotUnknown(Refusal):
+    code = "approvals.not_unknown"
+    text = "The outcome of this publication is not unknown any more ({state}). Reload the page."
+
+
+class LookFailed(Refusal):
+    code = "approvals.look_failed"
+    status = 502
+    text = (
+        "The target could not be asked what became of it: {reason} Nothing was changed. Try again."
+    )
+
+
+class HeldAlready(Refusal):
+    code = "approvals.held_already"
+    text = "Run {number} is under hold already. Nothing was changed."
+
+
+class DeletedAlready(Refusal):
+    code = "approvals.deleted_already"
+    text = "{name} is deleted already. Nothing was changed."
+
+
+class NameNotTyped(Refusal):
+    code = "approvals.name_not_typed"
+    status = 422
+    text = "That is not the short name of {name}. Type “{slug}” to delete it. Nothing was deleted."

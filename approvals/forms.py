@@ -1,0 +1,121 @@
+"""The forms of policies, unknown outcomes, what is kept, a tenant’s end, evidence to take home."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime, time, timedelta
+from typing import Any
+from urllib.parse import urlencode
+
+from django import forms
+
+
+class PolicyForm(forms.Form):
+    """The text of a policy version."""
+
+    text = forms.CharField(
+        label="The policy",
+        strip=False,
+        widget=forms.Textarea(attrs={"rows": 30, "spellcheck": "false", "class": "code"}),
+        error_messages={"required": "Write the rules. An empty policy would deny everything."},
+    )
+
+    def clean_text(self) -> str:
+        # Browsers send text areas with CRLF; the stored text is what the author wrote.
+        return str(self.cleaned_data["text"]).replace("\r\n", "\n")
+
+
+class SettleForm(forms.Form):
+    """What a person found out about an act whose outcome was unknown."""
+
+    note = forms.CharField(
+        label="What you saw, and where",
+        max_length=2000,
+        widget=forms.Textarea(attrs={"rows": 2}),
+        error_messages={"required": "Say what you saw: the evidence keeps these words."},
+    )
+
+
+class TimesForm(forms.Form):
+    """How long a tenant keeps each kind of bytes, in days; 0 keeps for ever."""
+
+    snapshot_days = forms.IntegerField(
+        label="Snapshots of workspaces",
+        min_value=0,
+        max_value=3650,
+        help_text="Days after a run’s end. 0 keeps for ever.",
+    )
+    payload_days = forms.IntegerField(
+        label="Payloads of events", min_value=0, max_value=3650, help_text="The same."
+    )
+    blob_days = forms.IntegerField(
+        label="Files of candidates and receipts",
+        min_value=0,
+        max_value=3650,
+        help_text="The same.",
+    )
+
+
+class DeleteForm(forms.Form):
+    """The short name of a tenant that is to be deleted."""
+
+    typed = forms.CharField(
+        label="Type the tenant’s short name",
+        max_length=40,
+        widget=forms.TextInput(attrs={"autocomplete": "off", "spellcheck": "false"}),
+        error_messages={"required": "Type the short name. Nothing was deleted."},
+    )
+
+
+class HoldForm(forms.Form):
+    """Which run nothing is removed of, and why."""
+
+    number = forms.IntegerField(label="Run", min_value=1, max_value=10**9)
+    why = forms.CharField(
+        label="Why",
+        max_length=2000,
+        widget=forms.Textarea(attrs={"rows": 2}),
+        error_messages={"required": "Say why: whoever lifts it reads these words."},
+    )
+
+
+class BundleForm(forms.Form):
+    """Which evidence: all of it, some days, or what concerns one packet or one run."""
+
+    since = forms.DateField(
+        label="From", required=False, widget=forms.DateInput(attrs={"type": "date"})
+    )
+    until = forms.DateField(
+        label="To", required=False, widget=forms.DateInput(attrs={"type": "date"})
+    )
+    packet = forms.IntegerField(label="Packet", required=False, min_value=1, max_value=10**9)
+    run = forms.IntegerField(label="Run", required=False, min_value=1, max_value=10**9)
+
+    def clean(self) -> dict[str, Any]:
+        given = {name: each for name, each in self.cleaned_data.items() if each is not None}
+        days = {"since", "until"} & set(given)
+        if len(given) - len(days) + bool(days) > 1:
+            raise forms.ValidationError("Ask for days, for one packet or for one run.")
+        if len(days) == 2 and given["since"] > given["until"]:
+            raise forms.ValidationError("The first day is after the last one.")
+        return given
+
+    def question(self) -> dict[str, Any]:
+        """What was asked, the days as moments: from the beginning of one to the end of another."""
+        given = dict(self.cleaned_data)
+        if "since" in given:
+            given["since"] = _midnight(given["since"])
+        if "until" in given:
+            given["until"] = _midnight(given["until"] + timedelta(days=1))
+        return given
+
+    def query(self) -> str:
+        """The same question as the part of an address."""
+        return urlencode(self.cleaned_data)
+
+    def suffix(self) -> str:
+        """What a file's name says of the question."""
+        return "".join(f"-{name}-{each}" for name, each in self.cleaned_data.items())
+
+
+def _midnight(day: date) -> datetime:
+    return datetime.combine(day, time(), UTC)

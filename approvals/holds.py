@@ -1,0 +1,25 @@
+"""`excluded__holds=7`: whether a JSON list holds a number, on both databases."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db.models import JSONField, Lookup
+
+
+@JSONField.register_lookup
+class Holds(Lookup):
+    """Django's own `contains` for JSON does not exist on SQLite."""
+
+    lookup_name = "holds"
+    prepare_rhs = False
+
+    def as_sqlite(self, compiler: Any, connection: Any) -> tuple[str, list[Any]]:
+        column, params = self.process_lhs(compiler, connection)
+        # `column` is what Django made of the field's name; the number travels as a parameter.
+        sql = f"EXISTS (SELECT 1 FROM json_each({column}) WHERE value = %s)"  # noqa: S608
+        return sql, [*params, int(self.rhs)]
+
+    def as_postgresql(self, compiler: Any, connection: Any) -> tuple[str, list[Any]]:
+        column, params = self.process_lhs(compiler, connection)
+        return f"({column} @> %s::jsonb)", [*params, f"[{int(self.rhs)}]"]

@@ -1,0 +1,112 @@
+"""The tenant's policy as the judge of tool calls (`runs.judging.Judge`)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from decimal import Decimal
+
+from django.db.models import Q
+
+from approvals import policy
+from approvals.facts import call_facts as call_facts_of
+from approvals.models import PolicyVersion
+from runs.agent.port import ProposedCall
+from runs.contract import Contract
+from runs.lifecycle import Judged, spent
+from runs.models import EgressGrant, Run, TenantValue, ToolCall
+from runs.states import CallState, GrantState
+
+logger = logging.getLogger(__name__)
+
+_STATES = {
+    "allow": CallState.ALLOWED,
+    "ask": CallState.WAITING,
+    "deny": CallState.REFUSED,
+}
+
+
+def policy_in_force(tenant_id: int) -> PolicyVersion | None:
+    """The tenant's policy of now, or None: then nothing is allowed."""
+    return PolicyVersion.objects.filter(
+        tenant_id=tenant_id, state=PolicyVersion.State.IN_FORCE
+    ).first()
+
+
+def people_wanted(version: PolicyVersion | None, rules: Sequence[str]) -> tuple[int, list[str]]:
+    """How many people these rules want to approve, and which roles must be among them."""
+    known = policy.explain(version.text) if version else {}
+    spoke = [rule for rule in known.values() if rule.id in rules]
+    return max([1, *(rule.needs for rule in spoke)]), sorted({rule.role for rule in spoke} - {""})
+
+
+class TenantJudge:
+    """Evaluates the policy in force. No policy, or an error in it, refuses (invariant 5)."""
+
+    def in_force(self, tenant_id: int) -> tuple[int, str]:
+        """See `runs.judging.Judge.in_force`."""
+        version = policy_in_force(tenant_id)
+        return (version.number, version.digest) if version else (0, "")
+
+    def judge(
+        self, run: Run, contract: Contract, call: ProposedCall, *, target: str, outward: bool
+    ) -> Judged:
+        """See `runs.judging.Judge.judge`."""
+        version = policy_in_force(run.tenant_id)
+        if version is None:
+            return Judged(
+                CallState.REFUSED,
+                (),
+                0,
+                "",
+                "The tenant has no policy in force, so nothing is allowed.",
+            )
+        try:
+            result = policy.decide(version.text, call_facts(run, contract, call, target, outward))
+        except Exception:
+            logger.exception("policy %s of tenant %s failed", version.number, run.tenant_id)
+            return Judged(
+                CallState.REFUSED,
+                (),
+                version.number,
+                version.digest,
+                "The policy could not be evaluated, so the call is denied.",
+            )
+        return Judged(
+            _STATES[result.effect], result.rules, version.number, version.digest, result.reason
+        )
+
+
+def call_facts(
+    run: Run, contract: Contract, call: ProposedCall, target: str, outward: bool
+) -> policy.CallFacts:
+    """What policy may know about a call of this run, measured by the portal."""
+    names = {tool.base for tool in contract.tools.http if tool.base}
+    names |= {tool.database for tool in contract.tools.sql}
+    bases = TenantValue.objects.filter(tenant_id=run.tenant_id, name__in=names)
+    denied = ToolCall.objects.filter(run=run, state=CallState.DENIED).filter(
+        Q(tool=call.tool, arguments=dict(call.arguments)) | Q(target=target, outward=True)
+    )
+    if call.kind == "network":
+        asked = {"host": call.arguments.get("host"), "port": call.arguments.get("port")}
+        refused = EgressGrant.objects.filter(run=run, state=GrantState.DENIED, **asked).exists()
+    else:
+        refused = denied.exclude(call_id=call.call_id).exists()
+    micros, _ = spent(run.pk)
+    facts = call_facts_of(
+        contract,
+        tenant=run.tenant.slug,
+        tool=call.tool,
+        kind=call.kind,
+        arguments=call.arguments,
+        bases=dict(bases.values_list("name", "value")),
+        cost=Decimal(micros) / 1_000_000,
+        denied_before=refused,
+    )
+    # An address that could not be made, or an outward effect facts do not know: never better off.
+    return replace(
+        facts,
+        declared=facts.declared and not target.startswith("refused: "),
+        outward=facts.outward or outward,
+    )

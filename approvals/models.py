@@ -1,0 +1,344 @@
+"""Policies, packets, decisions, candidates, receipts and publications."""
+
+from __future__ import annotations
+
+import uuid
+
+from django.conf import settings
+from django.db import models
+from django.db.models import Q
+
+from approvals.states import PacketKind, PacketState, PublicationState, Verdict
+from portal.models import Tenant
+from runs.models import CredentialGrant, EgressGrant, Resumption, Run, ToolCall
+
+
+class PolicyVersion(models.Model):
+    """One immutable text of a tenant's Cedar policies. At most one is in force."""
+
+    class State(models.TextChoices):
+        PROPOSED = "proposed", "proposed"
+        IN_FORCE = "in_force", "in force"
+        SUPERSEDED = "superseded", "superseded"
+        DENIED = "denied", "denied"
+
+    tenant = models.ForeignKey(Tenant, models.PROTECT, related_name="policies")
+    number = models.PositiveIntegerField()
+    text = models.TextField()
+    digest = models.CharField(max_length=64)
+    state = models.CharField(max_length=12, choices=State.choices, default=State.PROPOSED)
+    # Empty for the shipped default, which nobody in the tenant wrote.
+    author = models.ForeignKey(
+        settings.AUTH_USER_MODEL, models.PROTECT, null=True, blank=True, related_name="+"
+    )
+    decided_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, models.PROTECT, null=True, blank=True, related_name="+"
+    )
+    decided_at = models.DateTimeField(null=True, blank=True)
+    self_approved = models.BooleanField(default=False)
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(name="policy_number_once", fields=["tenant", "number"]),
+            models.UniqueConstraint(
+                name="one_policy_in_force", fields=["tenant"], condition=Q(state="in_force")
+            ),
+        ]
+
+
+class Candidate(models.Model):
+    """What a run offers: a tree against the source commit and the files of its tray.
+
+    `digest` covers the tree, every change and every tray file by content.
+    """
+
+    tenant = models.ForeignKey(Tenant, models.PROTECT, related_name="candidates")
+    run = models.ForeignKey(Run, models.PROTECT, related_name="candidates")
+    public_id = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)
+    seq = models.PositiveIntegerField()
+    base_commit = models.CharField(max_length=64)
+    base_tree = models.CharField(max_length=64)
+    tree = models.CharField(max_length=64)
+    digest = models.CharField(max_length=64)
+    # Changes as git's raw diff lists them, with modes and blob ids.
+    changes = models.JSONField()
+    # Tray files: path, sha256, size.
+    tray = models.JSONField()
+    left_out = models.JSONField(default=list)
+    patch_blob = models.CharField(max_length=64)
+    # A git pack of the objects that the base lacks, so that publishing needs no other copy.
+    pack_blob = models.CharField(max_length=64, blank=True)
+    agent_words = models.TextField(blank=True)
+    superseded = models.BooleanField(default=False)
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(name="candidate_seq_once", fields=["run", "seq"]),
+        ]
+
+
+class Receipt(models.Model):
+    """The record of one check of one candidate; its input digest names what it judged."""
+
+    tenant = models.ForeignKey(Tenant, models.PROTECT, related_name="+")
+    candidate = models.ForeignKey(Candidate, models.PROTECT, related_name="receipts")
+    check_name = models.CharField(max_length=40)
+    version = models.CharField(max_length=80)
+    input_digest = models.CharField(max_length=64)
+    outcome = models.CharField(max_length=10)
+    findings = models.JSONField(default=list)
+    evidence = models.JSONField(default=dict)
+    evidence_blob = models.CharField(max_length=64, blank=True)
+    duration_ms = models.PositiveIntegerField()
+    digest = models.CharField(max_length=64)
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(name="receipt_once", fields=["candidate", "check_name"]),
+        ]
+
+
+class Packet(models.Model):
+    """What people are asked to decide, frozen at the moment of asking.
+
+    `page` is everything under "verified by the portal" and `digest` its SHA-256
+    (RFC 8785). A decision names the digest it was made on, so an approval never
+    covers anything nobody read.
+    """
+
+    tenant = models.ForeignKey(Tenant, models.PROTECT, related_name="packets")
+    run = models.ForeignKey(Run, models.PROTECT, related_name="packets")
+    public_id = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)
+    number = models.PositiveIntegerField()
+    kind = models.CharField(max_length=12)
+    call = models.OneToOneField(
+        ToolCall, models.PROTECT, null=True, blank=True, related_name="packet"
+    )
+    candidate = models.ForeignKey(
+        Candidate, models.PROTECT, null=True, blank=True, related_name="packets"
+    )
+    egress = models.OneToOneField(
+        EgressGrant, models.PROTECT, null=True, blank=True, related_name="packet"
+    )
+    credential = models.OneToOneField(
+        CredentialGrant, models.PROTECT, null=True, blank=True, related_name="packet"
+    )
+    resumption = models.OneToOneField(
+        Resumption, models.PROTECT, null=True, blank=True, related_name="packet"
+    )
+    effect = models.TextField()
+    page = models.JSONField()
+    digest = models.CharField(max_length=64, editable=False)
+    # The few words of the page that lists show (`seal.heading`), so that a list need not read
+    # whole pages. Decisions are made on the page alone.
+    heading = models.JSONField(default=dict)
+    # Why approving is not possible at all, for instance a check that must pass and did not.
+    blocked = models.TextField(blank=True)
+    # What the agent wrote, shown apart and never trusted.
+    agent_words = models.TextField(blank=True)
+    state = models.CharField(max_length=18, default=PacketState.OPEN.value)
+    needed = models.PositiveSmallIntegerField(default=1)
+    requested_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.PROTECT, related_name="+")
+    # Primary keys of people who may not decide: requester, agent owner, rule author.
+    excluded = models.JSONField(default=list)
+    opened_at = models.DateTimeField()
+    expires_at = models.DateTimeField()
+    # How long an approval may be used, seconds.
+    valid_seconds = models.PositiveIntegerField()
+    settled_at = models.DateTimeField(null=True, blank=True)
+    usable_until = models.DateTimeField(null=True, blank=True)
+    used_at = models.DateTimeField(null=True, blank=True)
+    self_approved = models.BooleanField(default=False)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(name="packet_number_once", fields=["tenant", "number"]),
+            models.CheckConstraint(
+                name="packet_state_known", condition=Q(state__in=[s.value for s in PacketState])
+            ),
+            models.CheckConstraint(
+                name="packet_kind_known", condition=Q(kind__in=[k.value for k in PacketKind])
+            ),
+            models.CheckConstraint(
+                name="packet_settled_once",
+                condition=Q(state="open", settled_at=None)
+                | (~Q(state="open") & Q(settled_at__isnull=False)),
+            ),
+            models.CheckConstraint(
+                name="packet_used_only_if_approved", condition=Q(used_at=None) | Q(state="approved")
+            ),
+            models.UniqueConstraint(
+                name="one_open_publication_per_run",
+                fields=["run"],
+                condition=Q(state="open", kind="publication"),
+            ),
+        ]
+        indexes = [
+            # The queue: open packets of one tenant, soonest expiry first.
+            models.Index(
+                name="packet_queue_idx",
+                fields=["tenant", "expires_at", "id"],
+                condition=Q(state="open"),
+            ),
+            # The sweep: open packets past their time, over all tenants.
+            models.Index(
+                name="packet_expiry_idx", fields=["expires_at"], condition=Q(state="open")
+            ),
+            # The sweep: requests for network that nobody asks any more.
+            models.Index(
+                name="packet_egress_idx",
+                fields=["egress"],
+                condition=Q(kind="egress", state="open"),
+            ),
+            # The sweep: questions about going on that nobody asks any more.
+            models.Index(
+                name="packet_resume_idx",
+                fields=["resumption"],
+                condition=Q(kind="resume", state="open"),
+            ),
+            # A page that is open: what came after it was drawn.
+            models.Index(
+                name="packet_new_idx", fields=["tenant", "opened_at"], condition=Q(state="open")
+            ),
+            # What was decided, newest first. A query must say `settled_at__isnull=False`.
+            models.Index(
+                name="packet_settled_idx",
+                fields=["tenant", "-number"],
+                condition=Q(settled_at__isnull=False),
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"packet {self.number}"
+
+
+class Decision(models.Model):
+    """One person's answer to one digest."""
+
+    tenant = models.ForeignKey(Tenant, models.PROTECT, related_name="+")
+    packet = models.ForeignKey(Packet, models.PROTECT, related_name="decisions")
+    person = models.ForeignKey(settings.AUTH_USER_MODEL, models.PROTECT, related_name="+")
+    verdict = models.CharField(max_length=16)
+    digest = models.CharField(max_length=64)
+    comment = models.TextField(blank=True)
+    # The form's one-time token: the same click sent twice is one decision.
+    token = models.CharField(max_length=64, blank=True)
+    self_approved = models.BooleanField(default=False)
+    decided_at = models.DateTimeField()
+
+    class Meta:
+        constraints = [
+            # A person counts once.
+            models.UniqueConstraint(name="decision_once_per_person", fields=["packet", "person"]),
+            models.CheckConstraint(
+                name="decision_verdict_known", condition=Q(verdict__in=[v.value for v in Verdict])
+            ),
+        ]
+        indexes = [
+            # What somebody decided today, counted on every page, however much it was in all.
+            models.Index(name="decision_of_day_idx", fields=["tenant", "person", "decided_at"]),
+        ]
+
+
+class Publication(models.Model):
+    """The one outward act after approval. The row is the intent, written before the act."""
+
+    tenant = models.ForeignKey(Tenant, models.PROTECT, related_name="publications")
+    run = models.ForeignKey(Run, models.PROTECT, related_name="publications")
+    public_id = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)
+    packet = models.OneToOneField(Packet, models.PROTECT, related_name="publication")
+    candidate = models.ForeignKey(Candidate, models.PROTECT, related_name="publications")
+    state = models.CharField(max_length=10, default=PublicationState.INTENDED.value)
+    target = models.JSONField()
+    branch = models.CharField(max_length=200)
+    marker = models.CharField(max_length=128)
+    title = models.TextField()
+    body = models.TextField()
+    commit = models.CharField(max_length=64, blank=True)
+    tree = models.CharField(max_length=64)
+    url = models.TextField(blank=True)
+    draft = models.BooleanField(default=True)
+    note = models.TextField(blank=True)
+    error_code = models.CharField(max_length=60, blank=True)
+    retry_safe = models.BooleanField(null=True, blank=True)
+    attempts = models.PositiveIntegerField(default=0)
+    not_before = models.DateTimeField(null=True, blank=True)
+    lease_token = models.UUIDField(null=True, blank=True)
+    lease_expires_at = models.DateTimeField(null=True, blank=True)
+    # The signed statement, once done.
+    statement = models.JSONField(null=True, blank=True)
+    created_at = models.DateTimeField(auto_now_add=True)
+    acted_at = models.DateTimeField(null=True, blank=True)
+    # Written before anything is sent: while it is empty, this attempt did nothing outside.
+    sent_at = models.DateTimeField(null=True, blank=True)
+    done_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        constraints = [
+            models.CheckConstraint(
+                name="publication_state_known",
+                condition=Q(state__in=[s.value for s in PublicationState]),
+            ),
+        ]
+        indexes = [
+            # The sweep and the desk: publications that are not over.
+            models.Index(name="publication_state_idx", fields=["state", "created_at"]),
+        ]
+
+
+class Retention(models.Model):
+    """How long a tenant keeps what lies in the blob store, in days after a run's end.
+
+    0 keeps for ever. Rows, digests and the chains of evidence are never removed.
+    """
+
+    tenant = models.OneToOneField(Tenant, models.PROTECT, related_name="retention")
+    snapshot_days = models.PositiveIntegerField(default=30)
+    payload_days = models.PositiveIntegerField(default=0)
+    blob_days = models.PositiveIntegerField(default=0)
+    changed_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, models.PROTECT, null=True, blank=True, related_name="+"
+    )
+    changed_at = models.DateTimeField(null=True, blank=True)
+
+
+class Hold(models.Model):
+    """A run whose evidence nothing is removed from, until somebody lifts it."""
+
+    tenant = models.ForeignKey(Tenant, models.PROTECT, related_name="+")
+    run = models.ForeignKey(Run, models.PROTECT, related_name="holds")
+    why = models.TextField()
+    placed_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.PROTECT, related_name="+")
+    placed_at = models.DateTimeField()
+    lifted_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, models.PROTECT, null=True, blank=True, related_name="+"
+    )
+    lifted_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(
+                name="one_hold_per_run", fields=["run"], condition=Q(lifted_at=None)
+            ),
+        ]
+
+
+class Removal(models.Model):
+    """Bytes that retention removed: what they were, of which run, and when."""
+
+    tenant = models.ForeignKey(Tenant, models.PROTECT, related_name="+")
+    run = models.ForeignKey(Run, models.PROTECT, related_name="removals")
+    kind = models.CharField(max_length=10)
+    sha256 = models.CharField(max_length=64)
+    size = models.PositiveBigIntegerField()
+    removed_at = models.DateTimeField()
+
+    class Meta:
+        indexes = [
+            models.Index(name="removal_list_idx", fields=["tenant", "-removed_at"]),
+            # The sweep: what it need not look for any more.
+            models.Index(name="removal_digest_idx", fields=["tenant", "sha256", "removed_at"]),
+        ]

@@ -1,0 +1,118 @@
+"""Policies: propose a version, and let a person put it in force or refuse it."""
+
+from __future__ import annotations
+
+import hashlib
+
+from django.db import transaction
+from django.utils import timezone
+
+from approvals.models import PolicyVersion
+from approvals.policy import check_policy
+from portal import audit
+from portal.access import demand
+from portal.errors import Refusal
+from portal.models import Membership, Tenant
+from portal.roles import Permission
+
+
+class SamePolicy(Refusal):
+    """The proposed text is the newest one."""
+
+    code = "approvals.same_policy"
+    text = "This is the text of version {number}, so no new version was made."
+
+
+class OwnPolicy(Refusal):
+    """The author of a policy may not put it in force."""
+
+    code = "approvals.own_policy"
+    status = 403
+    text = (
+        "You wrote version {number} of the policy, so somebody else has to decide on it. "
+        "Ask another tenant admin."
+    )
+
+
+class PolicyDecided(Refusal):
+    """Somebody was faster, or the version is history."""
+
+    code = "approvals.policy_decided"
+    text = "Version {number} of the policy is already {state}. Nothing was changed."
+
+
+@transaction.atomic(durable=True)
+def propose_policy(text: str, *, member: Membership) -> PolicyVersion:
+    """Store a version that waits for a decision. Raises `PolicyRefused` for a wrong text."""
+    demand(member, Permission.MANAGE)
+    check_policy(text)
+    Tenant.objects.select_for_update().only("pk").get(pk=member.tenant_id)
+    newest = PolicyVersion.objects.filter(tenant=member.tenant).order_by("-number").first()
+    if newest is not None and newest.text == text and newest.state != PolicyVersion.State.DENIED:
+        raise SamePolicy(number=newest.number)
+    version = PolicyVersion.objects.create(
+        tenant=member.tenant,
+        number=(newest.number if newest else 0) + 1,
+        text=text,
+        digest=hashlib.sha256(text.encode()).hexdigest(),
+        author=member.user,
+    )
+    audit.record(
+        "policy.proposed",
+        tenant=member.tenant,
+        subject=version,
+        actor=member.user,
+        number=version.number,
+        policy_digest=version.digest,
+    )
+    return version
+
+
+def _own(version: PolicyVersion, member: Membership) -> bool:
+    """Whether the member wrote it: people count, so what a machine of theirs wrote is theirs."""
+    return version.author is not None and version.author.person_id == member.user.person_id
+
+
+def may_decide(version: PolicyVersion, member: Membership) -> bool:
+    """Whether this member may put the version in force or refuse it."""
+    return (
+        member.may(Permission.MANAGE)
+        and version.state == PolicyVersion.State.PROPOSED
+        and (not _own(version, member) or member.tenant.one_person)
+    )
+
+
+@transaction.atomic(durable=True)
+def decide_policy(
+    version: PolicyVersion, *, approve: bool, seen: str, member: Membership
+) -> PolicyVersion:
+    """Put a proposed version in force, or refuse it. `seen` is the digest that was read.
+
+    Packets that are open keep the rule they were opened under on their page; a decision asks the
+    policy of its own moment again.
+    """
+    demand(member, Permission.MANAGE)
+    Tenant.objects.select_for_update().only("pk").get(pk=member.tenant_id)
+    fresh = PolicyVersion.objects.get(pk=version.pk, tenant=member.tenant)
+    if fresh.state != PolicyVersion.State.PROPOSED or fresh.digest != seen:
+        raise PolicyDecided(number=fresh.number, state=fresh.get_state_display())
+    own = _own(fresh, member)
+    if own and not member.tenant.one_person:
+        raise OwnPolicy(number=fresh.number)
+    if approve:
+        PolicyVersion.objects.filter(
+            tenant=member.tenant, state=PolicyVersion.State.IN_FORCE
+        ).update(state=PolicyVersion.State.SUPERSEDED)
+    fresh.state = (PolicyVersion.State.IN_FORCE if approve else PolicyVersion.State.DENIED).value
+    fresh.decided_by, fresh.decided_at, fresh.self_approved = member.user, timezone.now(), own
+    fresh.save(update_fields=["state", "decided_by", "decided_at", "self_approved"])
+    audit.record(
+        "policy.in_force" if approve else "policy.denied",
+        tenant=member.tenant,
+        subject=fresh,
+        actor=member.user,
+        number=fresh.number,
+        policy_digest=fresh.digest,
+        self_approved=own,
+    )
+    return fresh

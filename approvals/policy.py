@@ -1,0 +1,250 @@
+"""From facts to ALLOW, ASK or DENY, with the names of the rules that decided.
+
+Cedar only knows yes and no, so a tool call is put to it twice: may the agent *do* it? If not,
+may it *ask* a person? If neither, it is denied. `forbid` wins over `permit`, and silence denies.
+
+**It fails closed.** Text that is no policy, facts that do not fit, an error while a rule is
+evaluated (Cedar itself would skip that rule, also when it is a `forbid`): DENY, with the errors
+named in the result.
+
+**Facts come from us.** `approvals.facts` makes them from the contract, the run and the call.
+Nothing a model writes among its arguments, such as `"confirm": true` or `"approved": true`, is a
+fact; arguments show up only as their size, the programs of a command, and whether paths stay
+inside.
+
+Facts of a tool call (`context.…`), actions `do` and `ask`, principal `Agent::"name"`, resource
+`Tool::"name"`:
+
+| fact | type | meaning |
+| --- | --- | --- |
+| `tool` | String | the name the agent called |
+| `kind` | String | `shell`, `stdin`, `patch`, `view`, `http`, `sql`, `python`, `question`, \
+`network`, `credential` |
+| `declared` | Bool | the contract names this tool, destination or credential |
+| `outward` | Bool | it reaches outside the sandbox, to change something or to read it |
+| `tenant` | String | the workspace's short name |
+| `contract` | String | the contract's name |
+| `network` | String | the contract's network mode: `off`, `allowlist`, `request` |
+| `method` | String | `http`: `GET`, `POST`, …; else empty |
+| `host` | String | `http`, `sql`, `network`: host name in lower case; else empty |
+| `port` | Long | `http`, `sql`, `network`: port; else 0 |
+| `minutes` | Long | `network`: for how long it is asked for; else 0 |
+| `credential` | String | name of the credential the call would use; else empty |
+| `program` | String | `shell`, `stdin`: first word of the command, without folders |
+| `programs` | Set | the first word of every part of the command; an aid, no wall (below) |
+| `paths_inside` | Bool | every path the call names lies in the workspace; true if it names none |
+| `own_process` | Bool | `stdin`: the process was started by this run through a judged call |
+| `argument_bytes` | Long | size of the normalised arguments |
+| `cost_cents` | Long | cost of the run so far, rounded up |
+| `denied_before` | Bool | a person denied the same tool with the same arguments in this run |
+
+A shell has many ways to start a program that `programs` does not see: the wall is the sandbox.
+
+Facts of a candidate, action `publish`, resource `Target::"owner/name or address"`:
+
+| fact | type | meaning |
+| --- | --- | --- |
+| `tenant`, `contract`, `cost_cents` | | as above |
+| `target_kind` | String | `git`, `github` |
+| `host` | String | where it would go |
+| `branch` | String | the branch it would be merged into |
+| `files`, `bytes` | Long | changed files, and the size of their new content |
+| `paths_outside` | Long | changed files the contract does not allow |
+| `touches_pipeline` | Bool | a changed file is one that build services execute |
+| `secrets`, `hidden_characters` | Long | findings of these checks |
+| `checks_failed`, `checks_missing` | Long | checks that failed, and that have no result |
+| `verification` | String | `passed`, `failed`, `none` |
+
+A candidate is never allowed without a person: `publish` permitted means ASK. The number of people
+is the highest `@needs` of the rules that permitted it, and at least what the contract's gate wants.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, TypeAlias
+
+import cedarpy
+
+from approvals.policy_text import (
+    DEFAULT_POLICY,
+    ENTITIES,
+    SCHEMA_HANDLE,
+    Compiled,
+    PolicyProblem,
+    PolicyRefused,
+    Rule,
+    check_policy,
+    compile_policy,
+    explain,
+)
+
+__all__ = [
+    "DEFAULT_POLICY",
+    "CallFacts",
+    "PolicyProblem",
+    "PolicyRefused",
+    "PolicyResult",
+    "PublishFacts",
+    "Rule",
+    "check_policy",
+    "decide",
+    "decide_publication",
+    "explain",
+]
+
+Effect: TypeAlias = Literal["allow", "ask", "deny"]
+SILENCE = "No rule of the policy allows this or asks a person about it."
+BROKEN = "The policy could not be evaluated, so nothing was allowed."
+
+
+@dataclass(frozen=True)
+class CallFacts:
+    """The facts of one tool call; the table above says what each means."""
+
+    agent: str
+    tool: str
+    kind: str
+    declared: bool
+    outward: bool
+    tenant: str
+    contract: str
+    network: str = "off"
+    method: str = ""
+    host: str = ""
+    port: int = 0
+    minutes: int = 0
+    credential: str = ""
+    program: str = ""
+    programs: frozenset[str] = frozenset()
+    paths_inside: bool = True
+    own_process: bool = False
+    argument_bytes: int = 0
+    cost_cents: int = 0
+    denied_before: bool = False
+
+
+@dataclass(frozen=True)
+class PublishFacts:
+    """The facts of one candidate. `approvals` is the contract's gate, not a fact for rules."""
+
+    agent: str
+    target: str
+    tenant: str
+    contract: str
+    target_kind: str
+    host: str
+    branch: str
+    files: int
+    bytes: int
+    paths_outside: int
+    touches_pipeline: bool
+    secrets: int
+    hidden_characters: int
+    checks_failed: int
+    checks_missing: int
+    verification: str
+    cost_cents: int
+    approvals: int = 1
+
+
+@dataclass(frozen=True)
+class PolicyResult:
+    """What the policy says and why.
+
+    `rules` are the names of the rules that decided; empty when no rule spoke or nothing could be
+    evaluated. `needs` people must approve, and for each of `roles` one of them must hold it; both
+    mean something only with `ask`. `errors` is empty unless something was broken.
+    """
+
+    effect: Effect
+    rules: tuple[str, ...]
+    reason: str
+    needs: int = 1
+    roles: tuple[str, ...] = ()
+    errors: tuple[str, ...] = ()
+
+
+def decide(text: str, facts: CallFacts) -> PolicyResult:
+    """Judge one tool call. Never raises; what is broken is denied."""
+    context = asdict(facts) | {"programs": sorted(facts.programs)}
+    agent = context.pop("agent")
+    requests = [request(agent, action, "Tool", facts.tool, context) for action in ("do", "ask")]
+    compiled, answers, errors = evaluate(text, requests)
+    if compiled is None or errors:
+        return PolicyResult("deny", (), BROKEN, errors=errors)
+    do, ask = answers
+    if do.allowed:
+        rules = named(compiled, do)
+        return PolicyResult("allow", ids(rules), why(rules))
+    if ask.allowed:
+        return asked(named(compiled, ask), least=1)
+    return denied([*named(compiled, do), *named(compiled, ask)])
+
+
+def decide_publication(text: str, facts: PublishFacts) -> PolicyResult:
+    """Judge one candidate: `ask` with the number of people, or `deny`. Never raises."""
+    context = asdict(facts)
+    agent, target, least = (context.pop(key) for key in ("agent", "target", "approvals"))
+    requests = [request(agent, "publish", "Target", target, context)]
+    compiled, answers, errors = evaluate(text, requests)
+    if compiled is None or errors:
+        return PolicyResult("deny", (), BROKEN, errors=errors)
+    rules = named(compiled, answers[0])
+    return asked(rules, least=max(1, least)) if answers[0].allowed else denied(rules)
+
+
+def request(
+    agent: str, action: str, kind: str, resource: str, context: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Ids as data, not as Cedar text: a tool's name must not be able to end its quotes."""
+    return {
+        "principal": {"type": "Agent", "id": agent},
+        "action": {"type": "Action", "id": action},
+        "resource": {"type": kind, "id": resource},
+        "context": context,
+    }
+
+
+def evaluate(
+    text: str, requests: list[dict[str, Any]]
+) -> tuple[Compiled | None, list[cedarpy.AuthzResult], tuple[str, ...]]:
+    """Cedar's answers, and every error that makes them worthless."""
+    try:
+        compiled = compile_policy(text)
+        answers = cedarpy.is_authorized_batch(requests, compiled.policies, ENTITIES, SCHEMA_HANDLE)
+    except PolicyRefused as error:
+        return None, [], tuple(str(each) for each in error.problems)
+    except Exception as error:  # whatever a library raises here, the call must not pass
+        return None, [], (f"{type(error).__name__}: {error}"[:500],)
+    errors = [str(each)[:500] for answer in answers for each in answer.diagnostics.errors]
+    if len(answers) != len(requests):
+        errors.append("Cedar did not answer every question.")
+    return compiled, answers, tuple(dict.fromkeys(errors))
+
+
+def named(compiled: Compiled, answer: cedarpy.AuthzResult) -> list[Rule]:
+    """The deciding rules in the order of the text."""
+    reasons = set(answer.diagnostics.reasons)
+    return [rule for key, rule in compiled.rules.items() if key in reasons]
+
+
+def ids(rules: Sequence[Rule]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(rule.id for rule in rules))
+
+
+def why(rules: Sequence[Rule]) -> str:
+    """The sentences of the rules, or their names where they have none."""
+    words = [rule.why or f"The rule {rule.id} says so." for rule in rules]
+    return " ".join(dict.fromkeys(words))
+
+
+def asked(rules: Sequence[Rule], least: int) -> PolicyResult:
+    needs = max([least, *(rule.needs for rule in rules)])
+    roles = tuple(sorted({rule.role for rule in rules} - {""}))
+    return PolicyResult("ask", ids(rules), why(rules), needs, roles)
+
+
+def denied(rules: Sequence[Rule]) -> PolicyResult:
+    return PolicyResult("deny", ids(rules), why(rules) or SILENCE)

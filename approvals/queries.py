@@ -1,0 +1,584 @@
+"""What the pages of queue, packets, candidates and publications read."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from django.core.exceptions import EmptyResultSet
+from django.db import connection
+from django.db.models import Exists, OuterRef, Q, QuerySet
+from django.utils import timezone
+from django.utils.dateparse import parse_datetime
+
+from approvals import holds as _holds  # noqa: F401 - registers the lookup
+from approvals.models import Candidate, Decision, Packet, PolicyVersion, Publication, Receipt
+from approvals.packets import approvers, needed_permission
+from approvals.states import PacketKind, PacketState, PublicationState, Verdict
+from portal.models import Membership, Tenant, User
+from portal.roles import Permission
+from runs.models import Event, Run, ToolCall
+from runs.narrate import Line, tell
+from runs.states import CallState
+
+PAGE = 50
+# Numbers beside the navigation are counted this far and no further: "99+".
+CAP = 100
+# What is said to expire soon, at the head of the queue.
+SOON = timedelta(minutes=5)
+
+
+# --- the queue -------------------------------------------------------------------------------
+
+
+def kinds_for(member: Membership) -> list[str]:
+    """The kinds of packets this member's roles can approve."""
+    return [
+        kind.value
+        for kind in PacketKind
+        if any(member.may(each) for each in needed_permission(kind, Verdict.APPROVE))
+    ]
+
+
+def open_packets(tenant: Tenant) -> QuerySet[Packet]:
+    """Open packets of one tenant, soonest expiry first: the order of `packet_queue_idx`."""
+    return Packet.objects.filter(tenant=tenant, state=PacketState.OPEN).order_by("expires_at", "id")
+
+
+def mine(packets: QuerySet[Packet], member: Membership) -> QuerySet[Packet]:
+    """Those that can use this member's answer: allowed, not excluded, not yet given."""
+    if member.user.is_machine:
+        return packets.none()
+    answered = Decision.objects.filter(packet=OuterRef("pk"), person=member.user)
+    usable = packets.filter(kind__in=kinds_for(member)).exclude(Exists(answered))
+    if not member.tenant.one_person:
+        usable = usable.exclude(excluded__holds=member.user.person_id)
+    return usable
+
+
+# On every page, so in one statement; each counted no further than its end of the navigation shows.
+_SHELL_COUNTS = """\
+WITH own AS ({own})
+SELECT
+  (SELECT count(*) FROM own),
+  (SELECT count(*) FROM own WHERE expires_at <= %s),
+  (SELECT count(*) FROM (SELECT 1 FROM approvals_decision
+    WHERE tenant_id = %s AND person_id = %s AND decided_at >= %s LIMIT %s) AS answers),
+  (SELECT count(*) FROM (SELECT 1 FROM runs_run
+    WHERE tenant_id = %s AND ended_at IS NULL LIMIT %s) AS live),
+  (SELECT count(*) FROM (SELECT 1 FROM runs_run
+    WHERE tenant_id = %s AND handed_to_id = %s AND handled_at IS NULL LIMIT %s) AS failures),
+  (SELECT count(*) FROM (SELECT 1 FROM approvals_publication
+    WHERE tenant_id = %s AND state = 'unknown' LIMIT %s) AS publications)
+  +
+  (SELECT count(*) FROM (SELECT 1 FROM runs_toolcall
+    WHERE tenant_id = %s AND state = 'unknown' LIMIT %s) AS calls)
+  +
+  (SELECT count(*) FROM (SELECT 1 FROM runs_credentialgrant
+    WHERE tenant_id = %s AND state = 'lost' AND settled_at IS NULL LIMIT %s) AS secrets)
+"""
+_NUMBERS = ("queue", "soon", "today", "runs", "handed", "unknown")
+_NOTHING = "SELECT expires_at FROM approvals_packet WHERE 1 = 0"
+
+
+def shell_counts(member: Membership, own: QuerySet[Packet] | None = None) -> Mapping[str, int]:
+    """Small numbers for the navigation and the head of the queue, each counted to `CAP`.
+
+    `queue` waits for this member, `soon` of that expires within `SOON`; `today` this member
+    answered; `runs` are under way; `handed` are failures this member has; `unknown` outcomes
+    stand on the desk. Whoever has the packets of `mine` already gives them as `own`.
+    """
+    if own is None:
+        own = mine(open_packets(member.tenant), member)
+    try:
+        statement, params = own.values("expires_at")[:CAP].query.sql_with_params()
+    except EmptyResultSet:
+        # Nothing ever waits for a machine, or for a person whose roles answer nothing.
+        statement, params = _NOTHING, ()
+    stored = connection.ops.adapt_datetimefield_value
+    here, theirs = (member.tenant_id,), (member.tenant_id, member.user_id)
+    values = (
+        *(*params, stored(timezone.now() + SOON)),
+        *(*theirs, stored(_midnight()), CAP),
+        *(*here, CAP),
+        *(*theirs, CAP),
+        *(*here, CAP),
+        *(*here, CAP),
+        *(*here, CAP),
+    )
+    with connection.cursor() as cursor:
+        cursor.execute(_SHELL_COUNTS.format(own=statement), values)
+        numbers = cursor.fetchone()
+    return dict(zip(_NUMBERS, numbers, strict=True))
+
+
+def _midnight() -> datetime:
+    return timezone.localtime().replace(hour=0, minute=0, second=0, microsecond=0)
+
+
+@dataclass(frozen=True)
+class Filters:
+    """What the queue is narrowed to."""
+
+    scope: str = "mine"  # mine, all, decided
+    kind: str = ""
+    text: str = ""
+
+    @classmethod
+    def read(cls, wanted: Mapping[str, str], usual: str = "mine") -> Filters:
+        """From an address; what makes no sense there falls back to what is usual."""
+        scope = wanted.get("show", usual)
+        kind = wanted.get("kind", "")
+        return cls(
+            scope=scope if scope in ("mine", "all", "decided") else usual,
+            kind=kind if kind in [k.value for k in PacketKind] else "",
+            text=wanted.get("q", "").replace("\x00", "").strip()[:200],
+        )
+
+
+def filtered(packets: QuerySet[Packet], filters: Filters) -> QuerySet[Packet]:
+    """Narrow by kind and by words: effect, digest, numbers of packet and run."""
+    if filters.kind:
+        packets = packets.filter(kind=filters.kind)
+    if filters.text:
+        wanted = filters.text.lower().replace(" ", "")
+        words = Q(effect__icontains=filters.text) | Q(
+            run__version__contract__name__icontains=filters.text
+        )
+        if wanted.isdecimal() and len(wanted) < 10:
+            words |= Q(number=int(wanted)) | Q(run__number=int(wanted))
+        if len(wanted) >= 4 and all(char in "0123456789abcdef" for char in wanted):
+            words |= Q(digest__startswith=wanted)
+        packets = packets.filter(words)
+    return packets
+
+
+# Plain values and not model objects: a queue page must not cost more than its fifty lines.
+_ROW_VALUES = (
+    "pk", "public_id", "number", "kind", "state", "effect", "opened_at", "expires_at", "settled_at",
+    "needed", "blocked", "heading", "run__number", "requested_by__name",
+)  # fmt: skip
+Mark = tuple[str, str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One packet as the queue draws it, with everything worked out. Marks: icon, words, tone."""
+
+    pk: int
+    public_id: uuid.UUID
+    number: int
+    kind: str
+    state: str
+    effect: str
+    emphasis: str
+    tool: str
+    agent: str
+    requested_by: str
+    run_number: int
+    opened_at: datetime
+    expires_at: datetime
+    settled_at: datetime | None
+    needed: int
+    approvals: int
+    marks: tuple[Mark, ...] = ()
+
+    @property
+    def votes(self) -> str:
+        """`Needs 1 of 1`, `Needs 1 more of 2`."""
+        left = max(0, self.needed - self.approvals)
+        more = " more" if self.approvals else ""
+        return f"Needs {left}{more} of {self.needed}"
+
+
+def _marks(kind: str, blocked: str, heading: Mapping[str, Any]) -> tuple[Mark, ...]:
+    """The facts beside a row, the gravest first."""
+    marks: list[Mark] = []
+    if blocked:
+        marks.append(("ban", "cannot be approved", "danger"))
+    checks = heading["checks"]
+    if checks:
+        outcomes = list(checks.values())
+        passed = outcomes.count("passed")
+        if checks.get("hidden_characters", "passed") != "passed":
+            marks.append(("eye-off", "hidden characters", "danger"))
+        clean = passed == len(outcomes)
+        sign, tone = ("circle-check", "") if clean else ("triangle-alert", "wait")
+        marks.append((sign, f"{passed} of {len(outcomes)} checks passed", tone))
+    added = heading["scopes_added"]
+    if added:
+        marks.append(("key", f"adds {added} credential scope{'s' if added > 1 else ''}", ""))
+    if heading["egress"] != "none":
+        marks.append(("globe", "asks for a network rule", "wait"))
+    elif kind == PacketKind.CALL:
+        marks.append(("globe", "sandbox network stays as it is", ""))
+    return tuple(marks)
+
+
+def rows_of(packets: QuerySet[Packet], limit: int = PAGE) -> list[Row]:
+    """The first `limit` packets as rows, in at most two queries whatever their number."""
+    found = list(packets.values(*_ROW_VALUES)[:limit])
+    approvals: dict[int, int] = {}
+    several = [each["pk"] for each in found if each["needed"] > 1]
+    if several:
+        still = Membership.objects.filter(
+            tenant=OuterRef("tenant"), user=OuterRef("person"), user__is_active=True
+        )
+        given = Decision.objects.filter(Exists(still), packet__in=several, verdict=Verdict.APPROVE)
+        for pk in given.values_list("packet_id", flat=True):
+            approvals[pk] = approvals.get(pk, 0) + 1
+    return [
+        Row(
+            pk=each["pk"],
+            public_id=each["public_id"],
+            number=each["number"],
+            kind=each["kind"],
+            state=each["state"],
+            effect=each["effect"],
+            emphasis=emphasis_of(each["kind"], each["heading"]["target"]),
+            tool=each["heading"]["tool"],
+            agent=each["heading"]["agent"],
+            requested_by=each["requested_by__name"],
+            run_number=each["run__number"],
+            opened_at=each["opened_at"],
+            expires_at=each["expires_at"],
+            settled_at=each["settled_at"],
+            needed=each["needed"],
+            approvals=approvals.get(each["pk"], 0),
+            marks=_marks(each["kind"], each["blocked"], each["heading"]),
+        )
+        for each in found
+    ]
+
+
+def emphasis_of(kind: str, target: str) -> str:
+    """The name in the effect sentence that stands in italics."""
+    return target.partition(" ")[2] or target if kind == PacketKind.CALL else target
+
+
+@dataclass(frozen=True)
+class Group:
+    """Rows under one heading."""
+
+    title: str
+    rows: list[Row] = field(default_factory=list)
+
+
+def grouped(rows: Iterable[Row], now: datetime) -> list[Group]:
+    """Rows by how soon they expire, in their order."""
+    groups = (
+        (now + timedelta(minutes=15), Group("Expires within 15 minutes")),
+        (now + timedelta(hours=24), Group("Expires within a day")),
+        (None, Group("Later")),
+    )
+    for row in rows:
+        for limit, group in groups:
+            if limit is None or row.expires_at <= limit:
+                group.rows.append(row)
+                break
+    return [group for _, group in groups if group.rows]
+
+
+# A place in the queue is the last row's expiry and key, so that a page deep in a long queue costs
+# what the first one costs.
+def after_cursor(packets: QuerySet[Packet], cursor: str) -> QuerySet[Packet]:
+    moment, _, key = cursor.partition("~")
+    when = moment_of(moment)
+    if when is None or not key.isdecimal() or len(key) > 18:
+        return packets
+    return packets.filter(Q(expires_at__gt=when) | Q(expires_at=when, id__gt=int(key)))
+
+
+def moment_of(text: str) -> datetime | None:
+    """The moment an address names; None if it has no zone, or no calendar has it."""
+    try:
+        when = parse_datetime(text)
+        return None if when is None or timezone.is_naive(when) else when.astimezone(UTC)
+    except (ValueError, OverflowError):
+        return None
+
+
+@dataclass(frozen=True)
+class QueuePage:
+    rows: list[Row]
+    next_cursor: str
+
+
+def queue_page(packets: QuerySet[Packet], filters: Filters, cursor: str = "") -> QueuePage:
+    """One page of these open packets from a place on."""
+    packets = after_cursor(filtered(packets, filters), cursor)
+    rows = rows_of(packets, PAGE + 1)
+    if len(rows) <= PAGE:
+        return QueuePage(rows, "")
+    last = rows[PAGE - 1]
+    return QueuePage(rows[:PAGE], f"{last.expires_at.isoformat()}~{last.pk}")
+
+
+def decided_page(member: Membership, filters: Filters, before: int) -> QueuePage:
+    """Settled packets of the tenant, newest first."""
+    packets = Packet.objects.filter(tenant=member.tenant, settled_at__isnull=False)
+    if before:
+        packets = packets.filter(number__lt=before)
+    rows = rows_of(filtered(packets, filters).order_by("-number"), PAGE + 1)
+    more = str(rows[PAGE - 1].number) if len(rows) > PAGE else ""
+    return QueuePage(rows[:PAGE], more)
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """An answer and as much of its packet as a line shows."""
+
+    public_id: uuid.UUID
+    number: int
+    run_number: int
+    effect: str
+    state: str
+    verdict: str
+    comment: str
+    decided_at: datetime
+
+
+def decided_by_me_today(member: Membership) -> list[Answered]:
+    """This member's answers since midnight, newest first, ten of them."""
+    answers = Decision.objects.filter(
+        person=member.user_id, tenant=member.tenant_id, decided_at__gte=_midnight()
+    ).order_by("-decided_at")
+    columns = (
+        "packet__public_id", "packet__number", "packet__run__number", "packet__effect",
+        "packet__state", "verdict", "comment", "decided_at",
+    )  # fmt: skip
+    return [Answered(*each) for each in answers.values_list(*columns)[:10]]
+
+
+def newcomers(member: Membership, filters: Filters, since: datetime) -> int:
+    """Packets of this view that were opened after the page was drawn, counted to `CAP`."""
+    packets = open_packets(member.tenant)
+    if filters.scope == "mine":
+        packets = mine(packets, member)
+    # Without the queue's order: the few newest are found by `packet_new_idx`.
+    return filtered(packets, filters).filter(opened_at__gt=since).order_by()[:CAP].count()
+
+
+def no_longer_open(tenant: Tenant, shown: Sequence[uuid.UUID]) -> list[Row]:
+    """Rows a page still shows although they were settled meanwhile."""
+    if not shown:
+        return []
+    gone = Packet.objects.filter(tenant=tenant, public_id__in=shown).exclude(state=PacketState.OPEN)
+    return rows_of(gone, len(shown))
+
+
+def neighbours(packet: Packet, member: Membership) -> tuple[uuid.UUID | None, uuid.UUID | None]:
+    """The packets before and after this one among those that wait for this member."""
+    own = mine(open_packets(packet.tenant), member).exclude(pk=packet.pk)
+    here = packet.expires_at
+    following = (
+        own.filter(Q(expires_at__gt=here) | Q(expires_at=here, id__gt=packet.pk))
+        .values_list("public_id", flat=True)
+        .first()
+    )
+    earlier = (
+        own.filter(Q(expires_at__lt=here) | Q(expires_at=here, id__lt=packet.pk))
+        .order_by("-expires_at", "-id")
+        .values_list("public_id", flat=True)
+        .first()
+    )
+    return earlier, following
+
+
+def first_waiting(member: Membership, but: Packet) -> tuple[uuid.UUID | None, int]:
+    """The next packet to decide after this one was, and how many are left (to `CAP`)."""
+    own = mine(open_packets(member.tenant), member).exclude(pk=but.pk)
+    return own.values_list("public_id", flat=True).first(), own[:CAP].count()
+
+
+# --- one packet ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Standing:
+    """What one member is to one packet, in words, and which answers are open to them."""
+
+    words: str
+    may_approve: bool
+    may_hold_back: bool
+    answered: Decision | None = None
+    self_approval: bool = False
+
+    @property
+    def may_answer(self) -> bool:
+        return self.may_approve or self.may_hold_back
+
+
+ROLE_NEEDED = {Permission.PUBLISH: "publisher", Permission.DECIDE: "reviewer"}
+
+
+def standing_of(packet: Packet, member: Membership) -> Standing:
+    """The same rules as `settle_packet`, asked beforehand so that the page can explain them."""
+    own = Decision.objects.filter(packet=packet, person=member.user).first()
+    if own is not None:
+        return Standing("You have answered. A person counts once.", False, False, own)
+    if member.user.is_machine:
+        return Standing("This is a machine account. It can ask and never decides.", False, False)
+    approving = needed_permission(packet.kind, Verdict.APPROVE)
+    holding = needed_permission(packet.kind, Verdict.DENY)
+    may_approve = any(member.may(each) for each in approving)
+    may_hold_back = any(member.may(each) for each in holding)
+    role = ROLE_NEEDED.get(approving[0], approving[0].value)
+    if not may_approve and not may_hold_back:
+        return Standing(f"You may read it. Deciding needs the role {role}.", False, False)
+    if member.user.person_id in packet.excluded:
+        if packet.tenant.one_person:
+            return Standing(
+                "You asked for this yourself. This tenant has one person, so you may approve it; "
+                "it is labelled self-approved everywhere.",
+                may_approve,
+                may_hold_back,
+                self_approval=True,
+            )
+        return Standing(
+            "You asked for this, own the agent or wrote the rule, so approving is for "
+            "somebody else. You may still hold it back.",
+            False,
+            may_hold_back,
+        )
+    if not may_approve:
+        return Standing(
+            f"You count as a reviewer: you may hold it back. Approving needs the role {role}.",
+            False,
+            True,
+        )
+    last = packet.needed - len(approvers(packet)) <= 1
+    return Standing(
+        f"You count as {role}."
+        + (" Yours is the last answer needed." if last and packet.needed > 1 else ""),
+        True,
+        may_hold_back,
+    )
+
+
+def need_sentence(packet: Packet) -> str:
+    """Who must decide, as a sentence."""
+    if packet.kind == PacketKind.QUESTION:
+        return "One reviewer answers."
+    role = "publisher" if packet.kind == PacketKind.PUBLICATION else "reviewer"
+    among = [str(each) for each in packet.page["gate"].get("roles", ()) if each != role]
+    wanted = f", among them one with the role {', '.join(among)}," if among else ""
+    if packet.needed == 1:
+        return f"One {role}{wanted} who did not ask for it."
+    return f"{packet.needed} different {role}s{wanted} who did not ask for it."
+
+
+def names_of(person_ids: Iterable[int]) -> list[str]:
+    return list(
+        User.objects.filter(pk__in=list(person_ids)).order_by("name").values_list("name", flat=True)
+    )
+
+
+def decisions_of(packet: Packet) -> list[Decision]:
+    return list(packet.decisions.select_related("person").order_by("decided_at"))
+
+
+@dataclass(frozen=True)
+class Told:
+    """An event with its words."""
+
+    seq: int
+    at: datetime
+    line: Line
+
+
+# What a packet's own timeline leaves out: the small steps, which the run's page has.
+_SMALL = (
+    "call.started",
+    "call.finished",
+    "call.allowed",
+    "model.answered",
+    "agent.message",
+    "run.claimed",
+    "run.released",
+)
+
+
+def timeline_of(packet: Packet, limit: int = 12) -> tuple[list[Told], int]:
+    """The run's larger events, oldest first, and how many events there are in all."""
+    events = list(
+        Event.objects.filter(run_id=packet.run_id).exclude(kind__in=_SMALL).order_by("-seq")[:limit]
+    )
+    total = Run.objects.values_list("event_seq", flat=True).get(pk=packet.run_id)
+    return [Told(e.seq, e.at, tell(e.kind, e.facts)) for e in reversed(events)], int(total)
+
+
+def discussion_of(packet: Packet) -> list[Decision]:
+    """Every answer with words on any packet of the run, oldest first."""
+    return list(
+        Decision.objects.filter(packet__run_id=packet.run_id)
+        .exclude(comment="")
+        .select_related("person", "packet", "packet__candidate")
+        .order_by("decided_at")
+    )
+
+
+def publication_of(packet: Packet) -> Publication | None:
+    return Publication.objects.filter(packet=packet).first()
+
+
+def receipts_of(candidate: Candidate) -> list[Receipt]:
+    return list(candidate.receipts.order_by("pk"))
+
+
+# --- publications and the desk ---------------------------------------------------------------
+
+
+def publication_list(tenant: Tenant) -> QuerySet[Publication]:
+    return (
+        Publication.objects.filter(tenant=tenant)
+        .select_related("run__version__contract", "packet")
+        .only(
+            "public_id", "state", "target", "branch", "commit", "url", "draft", "note", "title",
+            "created_at", "done_at", "run__number", "run__public_id",
+            "run__version__contract__name", "packet__number", "packet__public_id", "packet__digest",
+        )
+        .order_by("-pk")
+    )  # fmt: skip
+
+
+def unknown_publications(tenant: Tenant) -> list[Publication]:
+    """Publications nobody knows the outcome of, oldest first."""
+    return list(
+        Publication.objects.filter(tenant=tenant, state=PublicationState.UNKNOWN)
+        .select_related("run__version__contract", "packet")
+        .order_by("created_at")[:CAP]
+    )
+
+
+def unknown_calls(tenant: Tenant) -> list[ToolCall]:
+    """Outward calls nobody knows the outcome of, oldest first."""
+    return list(
+        ToolCall.objects.filter(tenant=tenant, state=CallState.UNKNOWN)
+        .select_related("run__version__contract")
+        .order_by("created_at")[:CAP]
+    )
+
+
+# --- policy ----------------------------------------------------------------------------------
+
+
+def policy_versions(tenant: Tenant) -> list[PolicyVersion]:
+    return list(
+        PolicyVersion.objects.filter(tenant=tenant)
+        .select_related("author", "decided_by")
+        .order_by("-number")
+    )
+
+
+def policy_before(version: PolicyVersion) -> PolicyVersion | None:
+    """The version it would replace: the last one before it that was not denied."""
+    return (
+        PolicyVersion.objects.filter(tenant=version.tenant_id, number__lt=version.number)
+        .exclude(state=PolicyVersion.State.DENIED)
+        .order_by("-number")
+        .first()
+    )

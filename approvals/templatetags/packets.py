@@ -1,0 +1,47 @@
+"""Words for packets, candidates and checks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from django import template
+
+from approvals import reviewing
+from approvals.models import Candidate
+from approvals.policy import Rule
+
+register = template.Library()
+
+
+@register.filter
+def check_words(name: str) -> str:
+    """The name of a check as people read it."""
+    return reviewing.check_words(name)
+
+
+@register.filter
+def of_all(pair: tuple[int, int]) -> str:
+    """`6 of 7`."""
+    return f"{pair[0]} of {pair[1]}"
+
+
+@register.filter
+def lines_added(candidate: Candidate) -> int:
+    return sum(each["added"] or 0 for each in candidate.changes)
+
+
+@register.filter
+def lines_removed(candidate: Candidate) -> int:
+    return sum(each["removed"] or 0 for each in candidate.changes)
+
+
+@register.filter
+def get(rules: Mapping[str, Rule], name: str) -> Rule | None:
+    """The rule of that name in another version."""
+    return rules.get(name)
+
+
+@register.filter
+def missing_from(rules: Mapping[str, Rule], others: Sequence[Rule]) -> list[str]:
+    """Names of rules that another version does not have any more."""
+    return [name for name in rules if name not in {rule.id for rule in others}]

@@ -1,0 +1,60 @@
+"""Addresses of pages, fragments and sockets."""
+
+from __future__ import annotations
+
+from django.urls import URLPattern, URLResolver, path
+
+from approvals import bundle_views, deletion_views, retention_views, views
+from approvals.consumers import PacketSocket, QueueSocket
+from portal.sockets import socket
+
+app_name = "approvals"
+_T = "t/<slug:tenant>/"
+_PACKET = f"{_T}packets/<uuid:public_id>/"
+_CANDIDATE = f"{_T}candidates/<uuid:public_id>/"
+_PUBLICATION = f"{_T}publications/<uuid:public_id>/"
+urlpatterns: list[URLPattern | URLResolver] = [
+    path(f"{_T}delete/", deletion_views.delete, name="delete"),
+    path(f"{_T}evidence/bundle.jsonl", bundle_views.export, name="bundle"),
+    path(f"{_T}evidence/check/", bundle_views.check, name="bundle_check"),
+    path(f"{_T}retention/", retention_views.overview, name="retention"),
+    path(f"{_T}retention/times/", retention_views.times, name="retention_times"),
+    path(f"{_T}retention/holds/", retention_views.hold, name="hold"),
+    path(f"{_T}retention/holds/<int:pk>/lift/", retention_views.lift, name="hold_lift"),
+    path(f"{_T}queue/", views.queue, name="queue"),
+    path(f"{_T}queue/news/", views.queue_news, name="queue_news"),
+    path(_PACKET, views.packet, name="packet"),
+    path(f"{_PACKET}state/", views.packet_state, name="packet_state"),
+    path(f"{_PACKET}decide/", views.packet_decide, name="packet_decide"),
+    path(f"{_PACKET}print/", views.packet_print, name="packet_print"),
+    path(f"{_PACKET}page.json", views.packet_page, name="packet_page"),
+    path(f"{_PACKET}<slug:tab>/", views.packet, name="packet_tab"),
+    path(_CANDIDATE, views.candidate, name="candidate"),
+    path(f"{_CANDIDATE}files/", views.candidate_files, name="candidate_files"),
+    path(f"{_CANDIDATE}files/<int:index>/", views.candidate_file, name="candidate_file"),
+    path(
+        f"{_CANDIDATE}files/<int:index>/line/<slug:side>/",
+        views.candidate_line,
+        name="candidate_line",
+    ),
+    path(f"{_CANDIDATE}patch/", views.candidate_patch, name="candidate_patch"),
+    path(f"{_CANDIDATE}tray/<int:index>/", views.candidate_tray, name="candidate_tray"),
+    path(f"{_CANDIDATE}receipts/<slug:name>/", views.candidate_receipt, name="candidate_receipt"),
+    path(f"{_T}publications/", views.publications, name="publications"),
+    path(_PUBLICATION, views.publication, name="publication"),
+    path(f"{_PUBLICATION}receipt.json", views.publication_receipt, name="publication_receipt"),
+    path(f"{_PUBLICATION}settle/", views.publication_settle, name="publication_settle"),
+    path(f"{_T}unknown/", views.unknown, name="unknown"),
+    path(f"{_T}unknown/calls/<int:pk>/settle/", views.call_settle, name="call_settle"),
+    path(
+        f"{_T}unknown/secrets/<uuid:public_id>/settle/", views.secret_settle, name="secret_settle"
+    ),
+    path(f"{_T}policies/", views.policies, name="policies"),
+    path(f"{_T}policies/new/", views.policy_new, name="policy_new"),
+    path(f"{_T}policies/<int:number>/", views.policy, name="policy"),
+    path(f"{_T}policies/<int:number>/decide/", views.policy_decide, name="policy_decide"),
+]
+websocket_urlpatterns: list[URLPattern] = [
+    socket("ws/t/<slug:tenant>/queue/", QueueSocket),
+    socket("ws/t/<slug:tenant>/packets/<uuid:public_id>/", PacketSocket),
+]

@@ -1,0 +1,662 @@
+"""Queue, packets, candidates, publications and policies."""
+
+from __future__ import annotations
+
+import secrets
+import uuid
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from django.contrib import messages
+from django.core.paginator import Paginator
+from django.http import HttpResponse, JsonResponse
+from django.shortcuts import redirect, render
+from django.urls import reverse
+from django.utils import timezone
+from django.views.decorators.http import require_GET, require_http_methods, require_POST
+
+from approvals import confirm, packets, publishing, queries, reviewing, scopes
+from approvals import policies as policy_story
+from approvals.access import (
+    access_call,
+    access_candidate,
+    access_packet,
+    access_policy,
+    access_publication,
+    access_secret,
+)
+from approvals.changes import Change, LeftOut
+from approvals.forms import PolicyForm, SettleForm
+from approvals.models import Candidate, Packet
+from approvals.policy import PolicyRefused, explain
+from approvals.policy_text import DEFAULT_POLICY
+from approvals.states import PacketKind, PacketState, Verdict
+from portal import blobs
+from portal.access import TenantRequest, tenant_view
+from portal.asked import asked_number, asked_to_approve
+from portal.canonical import canonical
+from portal.errors import BadInput, NotFound, Refusal
+from portal.roles import Permission
+from runs import lifecycle, recovery
+from runs.credentials import grants, sight
+
+_GET_OR_POST = require_http_methods(["GET", "HEAD", "POST"])
+KINDS = (
+    ("", "Every kind"),
+    (PacketKind.CALL.value, "Tool call"),
+    (PacketKind.QUESTION.value, "Question"),
+    (PacketKind.EGRESS.value, "Network"),
+    (PacketKind.RESUME.value, "Going on"),
+    (PacketKind.PUBLICATION.value, "Publication"),
+)
+KIND_WORDS = dict(KINDS)
+
+
+# --- the queue -------------------------------------------------------------------------------
+
+
+@require_GET
+@tenant_view(Permission.VIEW)
+def queue(request: TenantRequest) -> HttpResponse:
+    """Open packets, soonest expiry first; or those that were settled, newest first."""
+    member, now = request.membership, timezone.now()
+    answers = any(member.may(each) for each in (Permission.DECIDE, Permission.PUBLISH))
+    # Nothing ever waits for a person whose roles answer nothing: they begin with everyone's.
+    filters = queries.Filters.read(request.GET.dict(), usual="mine" if answers else "all")
+    decided = filters.scope == "decided"
+    waiting = queries.open_packets(member.tenant)
+    own = queries.mine(waiting, member)
+    # The list and the navigation show the same numbers, read once.
+    counts = request.shell_counts = queries.shell_counts(member, own)
+    if decided:
+        page = queries.decided_page(member, filters, asked_number(request, "before"))
+    else:
+        shown = own if filters.scope == "mine" else waiting
+        page = queries.queue_page(shown, filters, request.GET.get("after", ""))
+    kept = {key: value for key, value in (("kind", filters.kind), ("q", filters.text)) if value}
+    context = {
+        "filters": filters,
+        "answers": answers,
+        "kinds": KINDS,
+        "page": page,
+        "groups": [] if decided else queries.grouped(page.rows, now),
+        "first": not request.GET.get("after") and not request.GET.get("before"),
+        "next_query": urlencode(
+            {"show": filters.scope, **kept, ("before" if decided else "after"): page.next_cursor}
+        ),
+        "kept": urlencode(kept),
+        "now": now.isoformat(),
+        # Most people have none of these most of the time, and then are not asked about twice.
+        "today": queries.decided_by_me_today(member)
+        if counts["today"] and filters.scope == "mine"
+        else [],
+        "handed": recovery.handed_to(member) if counts["handed"] and not decided else [],
+    }
+    return render(request, "approvals/queue.html", context)
+
+
+@require_GET
+@tenant_view(Permission.VIEW)
+def queue_news(request: TenantRequest) -> HttpResponse:
+    """What a queue page that stands still should know: new packets, and rows that were settled."""
+    filters = queries.Filters.read(request.GET.dict())
+    since = queries.moment_of(request.GET.get("since", "").replace(" ", "+"))
+    if since is None:
+        raise BadInput(reason="The page did not say when it was drawn. Reload it.")
+    shown: list[uuid.UUID] = []
+    for value in request.GET.getlist("row")[: queries.PAGE]:
+        try:
+            shown.append(uuid.UUID(value))
+        except ValueError:
+            raise BadInput(reason="The page named a row that is none. Reload it.") from None
+    context = {
+        "count": queries.newcomers(request.membership, filters, since),
+        "gone": queries.no_longer_open(request.tenant, shown),
+        "here": urlencode(
+            {
+                k: v
+                for k, v in (("show", filters.scope), ("kind", filters.kind), ("q", filters.text))
+                if v
+            }
+        ),
+    }
+    answer = render(request, "approvals/_queue_news.html", context)
+    if context["count"] and not shown and not filters.text:
+        # On an empty page nothing can move under the pointer: draw it anew at once.
+        answer["HX-Refresh"] = "true"
+    return answer
+
+
+# --- packets ---------------------------------------------------------------------------------
+
+TABS = {
+    "diff": "Diff",
+    "files": "Files",
+    "receipts": "Receipts",
+    "provenance": "Provenance",
+    "discussion": "Discussion",
+}
+
+
+def _tabs_of(packet: Packet) -> list[str]:
+    if packet.candidate_id is not None:
+        return list(TABS)
+    return ["provenance", "discussion"]
+
+
+def _state_context(request: TenantRequest, packet: Packet) -> dict[str, Any]:
+    """What of a packet's page can change while somebody reads it."""
+    standing = queries.standing_of(packet, request.membership)
+    is_open = packet.state == PacketState.OPEN
+    context: dict[str, Any] = {
+        "packet": packet,
+        "kind_word": KIND_WORDS[packet.kind],
+        "is_open": is_open,
+        "out_of_time": is_open and timezone.now() >= packet.expires_at,
+        "standing": standing,
+        "need": queries.need_sentence(packet),
+        "decisions": queries.decisions_of(packet),
+        "seats": range(packet.needed - len(packets.approvers(packet)) if is_open else 0),
+        "publication": queries.publication_of(packet),
+        "credential_uses": scopes.uses_of(packet),
+    }
+    if not is_open or standing.answered:
+        context["next_id"], context["left"] = queries.first_waiting(request.membership, packet)
+        context["successor"] = reviewing.successor_of(packet)
+    return context
+
+
+def _panel_context(request: TenantRequest, packet: Packet, tab: str) -> dict[str, Any]:
+    """What one tab shows."""
+    found = packet.candidate
+    if tab == "discussion":
+        return {"discussion": queries.discussion_of(packet)}
+    if found is None:
+        return {}
+    if tab == "diff":
+        return _review_context(request, found)
+    if tab == "files":
+        return _files_context(found)
+    if tab == "receipts":
+        return {"receipts": reviewing.receipt_rows(queries.receipts_of(found))}
+    return {}
+
+
+def _review_context(request: TenantRequest, candidate: Candidate) -> dict[str, Any]:
+    mode = reviewing.read_mode(request.GET.get("view", ""))
+    start = asked_number(request, "from")
+    review = reviewing.review_of(candidate, mode, min(start, len(candidate.changes)))
+    return {
+        "candidate": candidate,
+        "review": review,
+        "totals": review.diff.totals(),
+        "tree": reviewing.tree_of(part.head for part in review.parts),
+        "other_mode": "unified" if mode == "split" else "split",
+    }
+
+
+def _files_context(candidate: Candidate) -> dict[str, Any]:
+    return {
+        "candidate": candidate,
+        "changes": [Change.from_data(each) for each in candidate.changes],
+        "tray": candidate.tray,
+        "left_out": [LeftOut.from_data(each) for each in candidate.left_out],
+    }
+
+
+def _packet_page(
+    request: TenantRequest,
+    packet: Packet,
+    tab: str,
+    *,
+    refusal: Refusal | None = None,
+    comment: str = "",
+    everything: bool = False,
+) -> HttpResponse:
+    page = packet.page
+    asks = packet.candidate_id is None
+    events, total = queries.timeline_of(packet)
+    earlier, following = queries.neighbours(packet, request.membership)
+    scope = page.get("scope", [])
+    context: dict[str, Any] = {
+        **_state_context(request, packet),
+        "page": page,
+        "emphasis": queries.emphasis_of(packet.kind, page["target"]),
+        "tabs": [(name, TABS[name]) for name in _tabs_of(packet)],
+        "tab": tab,
+        "everything": everything,
+        "arguments": reviewing.arguments_of(page["arguments"]) if asks else [],
+        "arguments_size": reviewing.arguments_size(page["arguments"]) if asks else 0,
+        "arguments_hidden": reviewing.arguments_hidden(page["arguments"]) if asks else 0,
+        "scope": scope,
+        "scope_words": reviewing.scope_sentence(scope),
+        "checks": reviewing.passed_of(page.get("receipts", {})),
+        "whole": packets.whole(packet),
+        "excluded": queries.names_of(packet.excluded),
+        "events": events,
+        "event_total": total,
+        "earlier": earlier,
+        "following": following,
+        "approve_words": reviewing.approve_words(packet),
+        "asks_first": reviewing.asks_first(packet),
+        "typed": confirm.typed_word(packet),
+        "acknowledge": confirm.to_acknowledge(packet),
+        "token": secrets.token_urlsafe(24),
+        "refusal": refusal,
+        "comment": comment,
+    }
+    successor = context.get("successor")
+    if refusal is not None and successor is not None:
+        context["differences"] = reviewing.changes_between(packet, successor)
+    for name in _tabs_of(packet) if everything else [tab]:
+        context |= _panel_context(request, packet, name)
+    status = refusal.status if refusal else 200
+    return render(request, "approvals/packet.html", context, status=status)
+
+
+@require_GET
+@tenant_view(Permission.VIEW)
+def packet(request: TenantRequest, public_id: uuid.UUID, tab: str = "") -> HttpResponse:
+    found = access_packet(request.membership, public_id)
+    tabs = _tabs_of(found)
+    if tab and tab not in tabs:
+        raise NotFound
+    return _packet_page(request, found, tab or tabs[0])
+
+
+@require_GET
+@tenant_view(Permission.VIEW)
+def packet_print(request: TenantRequest, public_id: uuid.UUID) -> HttpResponse:
+    """Every tab one after the other, as evidence on paper."""
+    found = access_packet(request.membership, public_id)
+    return _packet_page(request, found, _tabs_of(found)[0], everything=True)
+
+
+@require_GET
+@tenant_view(Permission.VIEW)
+def packet_state(request: TenantRequest, public_id: uuid.UUID) -> HttpResponse:
+    """The parts that change, for a tab that looks again. The page under review stays as it is."""
+    found = access_packet(request.membership, public_id)
+    return render(request, "approvals/_packet_state.html", _state_context(request, found))
+
+
+@require_GET
+@tenant_view(Permission.VIEW)
+def packet_page(request: TenantRequest, public_id: uuid.UUID) -> HttpResponse:
+    """What the digest covers, as the canonical bytes it was made of, to be checked offline."""
+    found = access_packet(request.membership, public_id)
+    response = HttpResponse(canonical(found.page), content_type="application/json")
+    response["Content-Disposition"] = f'attachment; filename="packet-{found.number}.json"'
+    return response
+
+
+_VERDICTS = {
+    "approve": Verdict.APPROVE,
+    "deny": Verdict.DENY,
+    "changes": Verdict.REQUEST_CHANGES,
+}
+_SAID = {
+    Verdict.APPROVE: "Approved.",
+    Verdict.DENY: "Denied. Nothing is sent.",
+    Verdict.REQUEST_CHANGES: "Changes are requested. Your words go to the agent.",
+}
+_TONES = {
+    Verdict.APPROVE: "done",
+    Verdict.DENY: "denied",
+    Verdict.REQUEST_CHANGES: "changes",
+}
+
+
+@require_POST
+@tenant_view(Permission.VIEW)
+def packet_decide(request: TenantRequest, public_id: uuid.UUID) -> HttpResponse:
+    """One person's answer. Who may give which one is asked inside, with the row locked."""
+    access_packet(request.membership, public_id)  # for others there is nothing to fill in wrong
+    verdict = _VERDICTS.get(request.POST.get("answer", ""))
+    if verdict is None:
+        raise BadInput(reason="The form did not say which answer was meant. Nothing was decided.")
+    comment = request.POST.get("comment", "").replace("\r\n", "\n")
+    choice = request.POST.get("choice", "").strip()
+    words = f"{choice}\n\n{comment}".strip() if choice and verdict is Verdict.APPROVE else comment
+    answer = packets.Answer(
+        verdict=verdict,
+        seen=request.POST.get("seen", ""),
+        comment=words,
+        token=request.POST.get("token", "")[:64],
+        # The page asks for it in two places, for those with script and those without.
+        typed="".join(each.strip() for each in request.POST.getlist("typed")[:2]),
+    )
+    try:
+        settled = packets.settle_packet(public_id, answer, member=request.membership)
+    except NotFound:
+        raise
+    except Refusal as refusal:
+        # The page again, with what is true now and with the words that were written.
+        found = access_packet(request.membership, public_id)
+        return _packet_page(request, found, _tabs_of(found)[0], refusal=refusal, comment=comment)
+    messages.success(
+        request,
+        _SAID[verdict]
+        if settled.state != PacketState.OPEN
+        else "Your answer counts. More are needed.",
+        extra_tags=_TONES[verdict] if settled.state != PacketState.OPEN else "wait",
+    )
+    return redirect("approvals:packet", tenant=request.tenant.slug, public_id=public_id)
+
+
+# --- candidates ------------------------------------------------------------------------------
+
+
+@require_GET
+@tenant_view(Permission.VIEW)
+def candidate(request: TenantRequest, public_id: uuid.UUID) -> HttpResponse:
+    """A candidate with all that is known of it, whatever became of its packets."""
+    found = access_candidate(request.membership, public_id)
+    context = {
+        "run": found.run,
+        "packets": list(found.packets.order_by("number")),
+        "receipts": reviewing.receipt_rows(queries.receipts_of(found)),
+        **_files_context(found),
+        **_review_context(request, found),
+    }
+    return render(request, "approvals/candidate.html", context)
+
+
+@require_GET
+@tenant_view(Permission.VIEW)
+def candidate_files(request: TenantRequest, public_id: uuid.UUID) -> HttpResponse:
+    """Files of a long candidate from one on: for htmx the files alone, otherwise its page there."""
+    found = access_candidate(request.membership, public_id)
+    if request.htmx:
+        return render(request, "approvals/_review_parts.html", _review_context(request, found))
+    address = reverse("approvals:candidate", args=[request.tenant.slug, public_id])
+    return redirect(f"{address}?{request.GET.urlencode()}#parts")
+
+
+@require_GET
+@tenant_view(Permission.VIEW)
+def candidate_file(request: TenantRequest, public_id: uuid.UUID, index: int) -> HttpResponse:
+    """The rows of one file: for htmx the next ones, otherwise a page of its own."""
+    found = access_candidate(request.membership, public_id)
+    mode = reviewing.read_mode(request.GET.get("view", ""))
+    view = reviewing.diff_of(found).view(index, mode, start=asked_number(request, "start"))
+    context = {"candidate": found, "run": found.run, "view": view, "head": view.head, "mode": mode}
+    if request.htmx:
+        name = "approvals/_file_rows.html" if view.start else "approvals/_file.html"
+        return render(request, name, context)
+    return render(request, "approvals/file.html", context)
+
+
+@require_GET
+@tenant_view(Permission.VIEW)
+def candidate_line(
+    request: TenantRequest, public_id: uuid.UUID, index: int, side: str
+) -> HttpResponse:
+    """One line that is too long for the diff, in parts."""
+    found = access_candidate(request.membership, public_id)
+    diff = reviewing.diff_of(found)
+    part = diff.whole_line(index, side, offset=asked_number(request, "offset"))
+    context = {
+        "candidate": found,
+        "run": found.run,
+        "head": diff.head(index),
+        "side": side,
+        "part": part,
+    }
+    return render(request, "approvals/line.html", context)
+
+
+def _download(data: bytes, name: str) -> HttpResponse:
+    """Bytes that somebody else made: saved, never shown."""
+    response = HttpResponse(data, content_type="application/octet-stream")
+    response["Content-Disposition"] = f"attachment; filename*=UTF-8''{quote(name, safe='')}"
+    response["Content-Security-Policy"] = "default-src 'none'; sandbox"
+    return response
+
+
+@require_GET
+@tenant_view(Permission.VIEW)
+def candidate_patch(request: TenantRequest, public_id: uuid.UUID) -> HttpResponse:
+    found = access_candidate(request.membership, public_id)
+    name = f"run-{found.run.number}-candidate-{found.seq}.patch"
+    return _download(blobs.get(found.tenant_id, found.patch_blob), name)
+
+
+@require_GET
+@tenant_view(Permission.VIEW)
+def candidate_tray(request: TenantRequest, public_id: uuid.UUID, index: int) -> HttpResponse:
+    """One file of the output tray."""
+    found = access_candidate(request.membership, public_id)
+    if index >= len(found.tray):
+        raise NotFound
+    entry = found.tray[index]
+    return _download(
+        blobs.get(found.tenant_id, entry["sha256"]), str(entry["path"]).rpartition("/")[2] or "file"
+    )
+
+
+@require_GET
+@tenant_view(Permission.VIEW)
+def candidate_receipt(request: TenantRequest, public_id: uuid.UUID, name: str) -> HttpResponse:
+    """One receipt with its findings and its stored evidence."""
+    found = access_candidate(request.membership, public_id)
+    receipt = found.receipts.filter(check_name=name).first()
+    if receipt is None:
+        raise NotFound
+    output = ""
+    if receipt.evidence_blob:
+        output = blobs.get(found.tenant_id, receipt.evidence_blob).decode("utf-8", "replace")
+    context = {
+        "candidate": found,
+        "run": found.run,
+        "row": reviewing.receipt_rows([receipt])[0],
+        "receipt": receipt,
+        "output": output,
+    }
+    return render(request, "approvals/receipt.html", context)
+
+
+# --- publications ----------------------------------------------------------------------------
+
+
+@require_GET
+@tenant_view(Permission.VIEW)
+def publications(request: TenantRequest) -> HttpResponse:
+    page = Paginator(queries.publication_list(request.tenant), 50).get_page(request.GET.get("page"))
+    return render(request, "approvals/publications.html", {"page": page})
+
+
+@require_GET
+@tenant_view(Permission.VIEW)
+def publication(request: TenantRequest, public_id: uuid.UUID) -> HttpResponse:
+    found = access_publication(request.membership, public_id)
+    context = {
+        "publication": found,
+        "run": found.run,
+        "packet": found.packet,
+        "decisions": queries.decisions_of(found.packet),
+        "form": SettleForm(),
+    }
+    return render(request, "approvals/publication.html", context)
+
+
+@require_GET
+@tenant_view(Permission.VIEW)
+def publication_receipt(request: TenantRequest, public_id: uuid.UUID) -> HttpResponse:
+    """The signed statement, to be checked offline."""
+    found = access_publication(request.membership, public_id)
+    if found.statement is None:
+        raise NotFound
+    response = JsonResponse(found.statement, json_dumps_params={"indent": 2})
+    response["Content-Disposition"] = (
+        f'attachment; filename="receipt-run-{found.run.number}.dsse.json"'
+    )
+    return response
+
+
+_SAY_WHAT_YOU_SAW = (
+    "Say what you saw and where: the evidence keeps these words. Nothing was changed."
+)
+_LOOKED = {
+    "done": ("It is there. The publication is settled as done; nothing was sent again.", "done"),
+    "absent": (
+        "Nothing of it is at the target. It is still called unknown until you settle it.",
+        "wait",
+    ),
+    "partial": (
+        "Only a part of it is at the target. It is still called unknown until you settle it.",
+        "wait",
+    ),
+}
+
+
+@require_POST
+@tenant_view(Permission.PUBLISH)
+def publication_settle(request: TenantRequest, public_id: uuid.UUID) -> HttpResponse:
+    """Look again, do it now, or give it up: the three ways out of an unknown outcome."""
+    found = access_publication(request.membership, public_id)
+    move = request.POST.get("move")
+    if move == "look":
+        words, tone = _LOOKED[publishing.reconcile(found.public_id, member=request.membership)]
+        messages.info(request, words, extra_tags=tone)
+    elif move == "again":
+        publishing.try_again(found.public_id, member=request.membership)
+        messages.success(request, "It is tried once more, with the same names.", extra_tags="wait")
+    elif move == "give_up":
+        form = SettleForm(request.POST)
+        if not form.is_valid():
+            raise BadInput(reason=_SAY_WHAT_YOU_SAW)
+        publishing.give_up(
+            found.public_id, member=request.membership, note=form.cleaned_data["note"]
+        )
+        messages.success(
+            request, "It is settled as not done. The run has ended.", extra_tags="done"
+        )
+    else:
+        raise BadInput(reason="The form did not say what to do. Nothing was changed.")
+    return redirect("approvals:publication", tenant=request.tenant.slug, public_id=public_id)
+
+
+@require_GET
+@tenant_view(Permission.VIEW)
+def unknown(request: TenantRequest) -> HttpResponse:
+    """The desk of acts whose outcome nobody knows."""
+    context = {
+        "publications": queries.unknown_publications(request.tenant),
+        "calls": queries.unknown_calls(request.tenant),
+        "secrets": sight.unsettled(request.tenant, queries.CAP),
+        "may_settle_secrets": any(request.membership.may(each) for each in grants.SETTLES),
+        "form": SettleForm(),
+    }
+    return render(request, "approvals/unknown.html", context)
+
+
+@require_POST
+@tenant_view(Permission.PUBLISH)
+def call_settle(request: TenantRequest, pk: int) -> HttpResponse:
+    call = access_call(request.membership, pk)
+    happened = request.POST.get("happened")
+    if happened not in ("yes", "no"):
+        raise BadInput(reason="The form did not say whether it happened. Nothing was changed.")
+    note = request.POST.get("note", "").strip()
+    if not note:
+        raise BadInput(reason=_SAY_WHAT_YOU_SAW)
+    lifecycle.settle_unknown_call(
+        call, happened=happened == "yes", note=note[:2000], member=request.membership
+    )
+    messages.success(request, "It is settled. The run goes on.", extra_tags="done")
+    return redirect("approvals:unknown", tenant=request.tenant.slug)
+
+
+@require_POST
+@tenant_view(Permission.VIEW)
+def secret_settle(request: TenantRequest, public_id: uuid.UUID) -> HttpResponse:
+    """Say what became of a secret. Who may is asked inside, with the row locked."""
+    grant = access_secret(request.membership, public_id)
+    found = request.POST.get("found")
+    if found not in ("yes", "no"):
+        raise BadInput(reason="The form did not say what was found. Nothing was changed.")
+    note = request.POST.get("note", "").strip()
+    if not note:
+        raise BadInput(reason=_SAY_WHAT_YOU_SAW)
+    grants.settle_lost(grant, found=found == "yes", note=note[:2000], member=request.membership)
+    messages.success(request, "It is settled.", extra_tags="done")
+    return redirect("approvals:unknown", tenant=request.tenant.slug)
+
+
+# --- policy ----------------------------------------------------------------------------------
+
+
+@require_GET
+@tenant_view(Permission.VIEW)
+def policies(request: TenantRequest) -> HttpResponse:
+    versions = queries.policy_versions(request.tenant)
+    in_force = next((v for v in versions if v.state == v.State.IN_FORCE), None)
+    context = {
+        "versions": versions,
+        "in_force": in_force,
+        "rules": list(explain(in_force.text).values()) if in_force else [],
+    }
+    return render(request, "approvals/policies.html", context)
+
+
+@require_GET
+@tenant_view(Permission.VIEW)
+def policy(request: TenantRequest, number: int) -> HttpResponse:
+    found = access_policy(request.membership, number)
+    earlier = queries.policy_before(found)
+    context = {
+        "version": found,
+        "earlier": earlier,
+        "rules": list(explain(found.text).values()),
+        "earlier_rules": explain(earlier.text) if earlier else {},
+        "may_decide": policy_story.may_decide(found, request.membership),
+    }
+    return render(request, "approvals/policy.html", context)
+
+
+@_GET_OR_POST
+@tenant_view(Permission.MANAGE)
+def policy_new(request: TenantRequest) -> HttpResponse:
+    if request.method == "POST":
+        form = PolicyForm(request.POST)
+        problems: tuple[Any, ...] = ()
+        if form.is_valid():
+            try:
+                stored = policy_story.propose_policy(
+                    form.cleaned_data["text"], member=request.membership
+                )
+            except PolicyRefused as refused:
+                problems = refused.problems
+            else:
+                messages.success(
+                    request,
+                    f"Version {stored.number} is stored. "
+                    "It is in force once somebody else approves it.",
+                )
+                return redirect(
+                    "approvals:policy", tenant=request.tenant.slug, number=stored.number
+                )
+        context = {"form": form, "problems": problems}
+        return render(request, "approvals/policy_new.html", context, status=422)
+    versions = queries.policy_versions(request.tenant)
+    text = versions[0].text if versions else DEFAULT_POLICY
+    return render(
+        request, "approvals/policy_new.html", {"form": PolicyForm(initial={"text": text})}
+    )
+
+
+@require_POST
+@tenant_view(Permission.MANAGE)
+def policy_decide(request: TenantRequest, number: int) -> HttpResponse:
+    found = access_policy(request.membership, number)
+    approve = asked_to_approve(request)
+    decided = policy_story.decide_policy(
+        found,
+        approve=approve,
+        seen=request.POST.get("seen", ""),
+        member=request.membership,
+    )
+    words = "in force" if approve else "refused"
+    messages.success(request, f"Version {decided.number} of the policy is {words}.")
+    return redirect("approvals:policy", tenant=request.tenant.slug, number=number)
