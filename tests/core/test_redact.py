@@ -1,0 +1,101 @@
+"""What has the shape of a secret is never stored. The samples are put together here."""
+
+from __future__ import annotations
+
+import base64
+import time
+
+import pytest
+
+from portal.redact import MASK, forms, redact
+
+LETTERS = "Ab1" * 12
+SAMPLES = {
+    **{f"gh{kind}": f"gh{kind}_{LETTERS}" for kind in "pousr"},
+    "github_pat": f"github_{'pat'}_{LETTERS}",
+    "glpat": f"gl{'pat'}-{LETTERS}",
+    "sk": f"s{'k'}-{LETTERS}",
+    "akia": "AK" + "IA" + "Z" * 16,
+    "asia": "AS" + "IA" + "Z" * 16,
+    "slack": f"xo{'xb'}-{LETTERS}",
+    "jwt": ".".join(("ey" + "J" + LETTERS, LETTERS, LETTERS)),
+    "key": "\n".join(
+        ("-----BEGIN " + "RSA PRIVATE KEY-----", LETTERS, "-----END RSA PRIVATE KEY-----")
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_a_secret_of_known_shape_is_masked(name: str) -> None:
+    assert redact(f"found {SAMPLES[name]} there") == f"found {MASK} there"
+
+
+@pytest.mark.parametrize(
+    ("text", "stored"),
+    [
+        (f"Authorization: Bearer {LETTERS}", f"Authorization: Bearer {MASK}"),
+        ("push to https://me:word@forge.example", f"push to https://{MASK}@forge.example"),
+        ("a\x00b", "a\N{REPLACEMENT CHARACTER}b"),
+        ("https://forge.example/path", "https://forge.example/path"),
+        ("a" * 64, "a" * 64),
+    ],
+)
+def test_the_rest_stays(text: str, stored: str) -> None:
+    assert redact(text) == stored
+
+
+@pytest.mark.parametrize(
+    "spelled",
+    [
+        *("a/word&more", "a%2Fword%26more", "YS93b3JkJm1vcmU=", "erom&drow/a"),
+        *(
+            "a /wo\nrd& more",
+            "a-/-w-o-r-d-&-m-o-r-e",
+            "e.r.o.m.&.d.r.o.w./.a",
+            "612f776f7264266d6f7265",
+        ),
+    ],
+)
+def test_a_known_secret_is_masked_however_it_is_spelled(spelled: str) -> None:
+    assert redact(f"<{spelled}>", known=["a/word&more"]) == f"<{MASK}>"
+
+
+LONG = "q7" + "Zx4/Lm9+" * 4
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        LONG[:16] + " and then " + LONG[16:],
+        base64.b64encode(f"user:{LONG}".encode()).decode(),
+        base64.urlsafe_b64encode(f"Bearer {LONG}!".encode()).decode(),
+        LONG.encode().hex().upper()[:40],
+        LONG[::-1][3:20],
+    ],
+)
+def test_no_long_piece_of_a_known_secret_is_left(text: str) -> None:
+    masked = redact(f"<{text}>", known=[LONG])
+    assert MASK in masked
+    spelled = [form for form in forms(LONG) if len(form) > 20]
+    left = [form[at : at + 12] for form in spelled for at in range(len(form) - 12)]
+    assert not [piece for piece in left if piece in masked]
+
+
+def test_words_are_no_pieces() -> None:
+    """A secret that is made of words does not take the words out of everything."""
+    text = "the correct horse, and batteries for the staple: 1, 2, 3, 4, 5, 6"
+    assert redact(text, known=["correct-horse-battery-staple", "123456"]) == text
+
+
+def test_a_known_secret_is_found_in_a_long_text_at_once() -> None:
+    text = "Lorem ipsum, 4711. " * 50_000
+    begun = time.monotonic()
+    assert redact(text + LONG, known=[LONG, LONG[::-1]]) == text + MASK
+    assert time.monotonic() - begun < 10
+
+
+def test_what_nothing_can_store_is_replaced() -> None:
+    assert (
+        redact("a\0b\ud800c\ud83d\ude00d")
+        == "a\N{REPLACEMENT CHARACTER}b\N{REPLACEMENT CHARACTER}c\U0001f600d"
+    )
