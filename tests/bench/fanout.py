@@ -62,13 +62,18 @@ class Crowd:
         return arrived
 
     def drain(self, quiet: float) -> None:
-        """Read what is under way, until nothing came for so long."""
-        while ready := self._poll.poll(quiet):
-            for number, _ in ready:
+        """Read what is under way, until nobody heard anything for so long.
+
+        A ping is not news: with so many connections there is always one.
+        """
+        until = time.monotonic() + quiet
+        while (left := until - time.monotonic()) > 0:
+            for number, _ in self._poll.poll(left):
                 data = self._sockets[number].recv(4096)
                 if not data:
                     raise AssertionError("the server closed a socket")
-                self._heard(self._sockets[number], data)
+                if self._heard(self._sockets[number], data):
+                    until = time.monotonic() + quiet
 
 
 def main() -> None:

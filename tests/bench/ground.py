@@ -209,6 +209,7 @@ def crowd(template: Run, count: int) -> None:
     Tenant.objects.filter(pk=tenant.pk).update(
         run_count=tenant.run_count + count, packet_count=tenant.packet_count + count
     )
+    _tell_planner()
 
 
 class _Copies:
