@@ -13,7 +13,7 @@ from portal.models import AuditEntry, Membership
 from portal.roles import Role
 from runs.models import Event, ToolCall
 from tests.cast import Cast, make_drill
-from tests.credentials.sources import retired_source
+from tests.credentials.sources import lost_use, retired_source
 from tests.walk import Walk
 
 EVERYBODY = frozenset({"olu", "ada", "bo", "vic", "max", "aud", "mona"})
@@ -183,7 +183,7 @@ class Things:
             },
             "approvals:publication": {"public_id": publication.public_id},
             "approvals:call": {"pk": call.pk},
-            "approvals:secret": {"public_id": run.public_id},
+            "approvals:secret": {"public_id": lost_use(run).public_id},
             "approvals:hold": {"pk": 10**9},
             "approvals:polic": {"number": 1},
         }

@@ -5,11 +5,14 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from django.utils import timezone
+
 from portal.models import Membership
 from portal.roles import Role
 from runs.credentials import changes
 from runs.credentials.changes import Terms
-from runs.models import Credential, CredentialChange
+from runs.models import Credential, CredentialChange, CredentialGrant, Run
+from runs.states import CredentialState
 from tests.walk import Walk
 
 ENDS = datetime.now(UTC).replace(microsecond=0) + timedelta(days=90)
@@ -58,3 +61,18 @@ def retired_source(walk: Walk) -> CredentialChange:
     change = approve(walk, propose(walk))
     changes.retire(Credential.objects.get(name="forge"), member=walk.cast.max)
     return change
+
+
+def lost_use(run: Run) -> CredentialGrant:
+    """A use of that source of which nobody knows whether a secret was made."""
+    return CredentialGrant.objects.create(
+        tenant=run.tenant,
+        run=run,
+        credential=Credential.objects.get(tenant=run.tenant, name="forge"),
+        origin=CredentialGrant.Origin.CONTRACT,
+        consumer="source",
+        scope={},
+        state=CredentialState.LOST,
+        why="The source never answered.",
+        ended_at=timezone.now(),
+    )
