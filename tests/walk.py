@@ -126,7 +126,7 @@ def tracker_on_this_machine() -> Iterator[Tracker]:
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     tracker.url = f"http://127.0.0.1:{server.server_port}"
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     try:
         yield tracker

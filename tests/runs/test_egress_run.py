@@ -69,7 +69,7 @@ def service() -> Iterator[Service]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     made = Service(server.server_port)
     made.paths = paths
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     yield made
     server.shutdown()

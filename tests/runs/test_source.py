@@ -588,7 +588,7 @@ class Backend(http.server.BaseHTTPRequestHandler):
 def host(repository: Repository) -> Iterator[str]:
     Backend.root, Backend.wanted, Backend.seen = repository.root, None, []
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Backend)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     yield f"http://127.0.0.1:{server.server_port}"
     server.shutdown()
