@@ -128,6 +128,7 @@ class Processes:
             command = (
                 *("uvicorn", "portal.asgi:application", "--fd", str(door.fileno())),
                 *("--lifespan", "off", "--log-level", "warning", "--no-access-log"),
+                *("--ws-per-message-deflate", "false"),
             )
             address = {"PUBLIC_URL": f"http://127.0.0.1:{port}", "ROW_SCOPE": "none"}
             process, log = self._spawn(name, command, {**address, **more}, door.fileno())
