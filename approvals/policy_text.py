@@ -21,6 +21,8 @@ from typing import Any, ClassVar, Literal
 
 import cedarpy
 
+from approvals import policy_places
+from approvals.policy_places import Fault, Token, Vocabulary
 from portal.errors import Refusal
 from portal.roles import GRANTS, Permission
 from runs.contract.rules import hidden_character
@@ -134,15 +136,17 @@ when { context.paths_outside > 0 };
 
 @dataclass(frozen=True)
 class PolicyProblem:
-    """One thing to mend. `rule` is its name or its place; `line` is None where Cedar gives none."""
+    """One thing to mend. `rule` is its name or its place; line and column count from 1."""
 
     rule: str
     line: int | None
     reason: str
     remedy: str
+    column: int | None = None
 
     def __str__(self) -> str:
         where = f"{self.rule}, line {self.line}" if self.line else self.rule
+        where += f", column {self.column}" if self.column else ""
         return f"{where}: {self.reason} {self.remedy}"
 
 
@@ -179,13 +183,36 @@ class Compiled:
     rules: Mapping[str, Rule]
 
 
+def vocabulary() -> Vocabulary:
+    """The words of the schema, read from its text, so that there is one list of them."""
+    facts: dict[str, dict[str, str]] = {}
+    for names, context in re.findall(
+        r"action ([^;{]+?)(?: in [^;{]+?)? appliesTo \{.*?context: \{(.*?)\n  \}", SCHEMA, re.DOTALL
+    ):
+        known = dict(re.findall(r"(\w+): (Set<String>|\w+),", context))
+        facts |= dict.fromkeys(re.findall(r'"(\w+)"', names), known)
+    for names, group in re.findall(r'action ([^;{]+?) in \["(\w+)"\] appliesTo', SCHEMA):
+        facts[group] = facts[re.findall(r'"(\w+)"', names)[0]]
+    return Vocabulary(
+        facts=facts,
+        types=(*re.findall(r"^entity (\w+);", SCHEMA, re.MULTILINE), "Action"),
+    )
+
+
+VOCABULARY = vocabulary()
 SCHEMA_HANDLE = cedarpy.Schema.from_str(SCHEMA)
 ENTITIES = cedarpy.Entities.from_json_str("[]", SCHEMA_HANDLE)
 
 
 def check_policy(text: str) -> None:
-    """Return if the text may be saved, else raise `PolicyRefused` with all that is wrong."""
+    """Return if the text may be saved, else raise `PolicyRefused` with all that is wrong.
+
+    Stricter than `compile_policy`: `context has x` of a fact that does not exist is sound Cedar,
+    and never what its author meant. A version that is in force already goes on.
+    """
     compile_policy(text)
+    if problems := misspelt(text):
+        raise PolicyRefused(problems)
 
 
 def explain(text: str) -> dict[str, Rule]:
@@ -204,10 +231,12 @@ def compile_policy(text: str) -> Compiled:
         policies = cedarpy.PolicySet.from_str(text)
         parsed = json.loads(cedarpy.policies_to_json_str(text))
     except (ValueError, RecursionError) as error:
-        raise refused(
-            "the policy", None, f"This is not Cedar: {error}.", "Mend it there."
+        start, reason, remedy = policy_places.grammar_fault(text, str(error), complaint)
+        line, column = policy_places.place(text, start)
+        raise PolicyRefused(
+            [PolicyProblem(name_at(text, start), line, reason, remedy, column)]
         ) from None
-    problems = [*shape_problems(text, parsed), *schema_problems(text, parsed)]
+    problems = [*shape_problems(text, parsed), *schema_problems(text)]
     if problems:
         raise PolicyRefused(problems)
     statics = parsed["staticPolicies"]
@@ -291,22 +320,107 @@ def asks(policy: Mapping[str, Any]) -> bool:
     return policy["effect"] == "permit" and named in {"ask", "publish"}
 
 
-def schema_problems(text: str, parsed: Mapping[str, Any]) -> list[PolicyProblem]:
-    """Misspelt facts, unknown actions and comparisons that cannot hold."""
+def schema_problems(text: str) -> list[PolicyProblem]:
+    """Misspelt facts, unknown actions and types, and comparisons that cannot hold."""
     result = cedarpy.validate_policies(text, SCHEMA_HANDLE)
     if result.validation_passed:
         return []
-    everything = {**parsed["staticPolicies"], **parsed.get("templates", {})}
-    found = []
-    for error in sorted(result.errors, key=lambda each: (each.policy_id, each.error)):
-        notes = everything.get(error.policy_id, {}).get("annotations", {})
-        name = notes.get("id") or error.policy_id or "the policy"
+    said: dict[str, list[str]] = {}
+    for error in result.errors:
         reason = error.error.replace(f"for policy `{error.policy_id}`, ", "")
-        reason = reason[:1].upper() + reason[1:300]
-        found.append(
-            PolicyProblem(name, line_of(text, name), f"{reason}.", "Use the facts in the table.")
-        )
+        said.setdefault(error.policy_id, []).append(reason)
+    rules = policy_places.statements(policy_places.tokens(text))
+    found: list[PolicyProblem] = []
+    for number, rule in enumerate(rules):
+        reasons = said.pop(f"policy{number}", [])  # Cedar counts them so
+        faults = policy_places.faults(rule, VOCABULARY) + foreign_facts(rule, reasons)
+        found += [located(text, fault) for fault in faults]
+        for reason, remedy in sorted(unexplained(reasons, faults)):
+            line, column = policy_places.place(text, rule[0].start)
+            name = name_at(text, rule[0].start)
+            found.append(PolicyProblem(name, line, reason, remedy, column))
     return found or [PolicyProblem("the policy", None, "It does not fit the schema.", "Mend it.")]
+
+
+def misspelt(text: str) -> list[PolicyProblem]:
+    """Words that the schema does not know, wherever they stand."""
+    rules = policy_places.statements(policy_places.tokens(text))
+    faults = (fault for rule in rules for fault in policy_places.faults(rule, VOCABULARY))
+    return [located(text, fault) for fault in faults]
+
+
+def located(text: str, fault: Fault) -> PolicyProblem:
+    line, column = policy_places.place(text, fault.start)
+    return PolicyProblem(name_at(text, fault.start), line, fault.reason, fault.remedy, column)
+
+
+_NOT_FOUND = re.compile(r'attribute `(.+)` in context for Action::"(.+)" not found')
+
+
+def foreign_facts(rule: Sequence[Token], said: Sequence[str]) -> list[Fault]:
+    """Facts that exist, and not for every action that the rule's head leaves open."""
+    known = VOCABULARY.types_of_facts
+    lacking: dict[str, list[str]] = {}
+    for match in filter(None, map(_NOT_FOUND.fullmatch, said)):
+        if match[1] in known:
+            lacking.setdefault(match[1], []).append(match[2])
+    found = []
+    for at, name in policy_places.facts_named(rule):
+        actions = lacking.pop(name, None)
+        if actions:
+            has = [action for action, facts in VOCABULARY.facts.items() if name in facts]
+            reason = f"`{name}` is no fact of {' or '.join(sorted(actions))}."
+            remedy = f"Name its action in the rule’s head: {', '.join(sorted(has))}."
+            found.append(Fault("fact", name, rule[at].start, reason, remedy))
+    return found
+
+
+def unexplained(said: Sequence[str], faults: Sequence[Fault]) -> set[tuple[str, str]]:
+    """What Cedar says of a rule and no fault has told with its place, and what to do about it."""
+    about = {fault.about for fault in faults}
+    names = {fault.name for fault in faults}
+    left = set()
+    for reason in said:
+        match = _NOT_FOUND.fullmatch(reason)
+        if (match and match[1] in names) or about & {*TOLD.get(reason.split(" `")[0], ())}:
+            continue
+        if "attribute" in about and reason.startswith("attribute "):
+            continue
+        if reason.startswith(("the types ", "unexpected type")) and "value" in about:
+            continue
+        if reason.startswith(NO_ACTION):
+            # It follows from an unknown word, and would only hide it.
+            if not faults:
+                left.add(("No action goes with the types in this rule’s head.", HEADS))
+            continue
+        words = reason.replace("__cedar::internal::", "")[:300]
+        left.add((f"{words[:1].upper()}{words[1:]}.", "Use the facts in the table."))
+    return left
+
+
+TOLD = {"unrecognized action": ["action"], "unrecognized entity type": ["type"]}
+NO_ACTION = "unable to find an applicable action"
+HEADS = "The principal is an Agent; the resource a Tool to do or ask, a Target to publish."
+
+
+def complaint(text: str) -> str:
+    """What Cedar says against a text, or nothing."""
+    try:
+        cedarpy.PolicySet.from_str(text)
+    except (ValueError, RecursionError) as error:
+        return str(error)
+    return ""
+
+
+def name_at(text: str, start: int) -> str:
+    """The name of the rule that this place belongs to, or its number."""
+    rules = policy_places.statements(policy_places.tokens(text))
+    number = next((n for n, rule in enumerate(rules) if start < rule[-1].end), len(rules) - 1)
+    rule = rules[number] if rules else []
+    for at, token in enumerate(rule[:-3]):
+        if token.text == "@" and rule[at + 1].text == "id" and rule[at + 3].kind == "text":
+            return rule[at + 3].value
+    return f"rule {number + 1}" if rules else "the policy"
 
 
 def line_of(text: str, name: str) -> int | None:
