@@ -63,7 +63,8 @@ class TenantJudge:
                 "The tenant has no policy in force, so nothing is allowed.",
             )
         try:
-            result = policy.decide(version.text, call_facts(run, contract, call, target, outward))
+            facts = call_facts(run, contract, call, target, outward)
+            result = policy.decide(version.text, facts)
         except Exception:
             logger.exception("policy %s of tenant %s failed", version.number, run.tenant_id)
             return Judged(
@@ -74,7 +75,12 @@ class TenantJudge:
                 "The policy could not be evaluated, so the call is denied.",
             )
         return Judged(
-            _STATES[result.effect], result.rules, version.number, version.digest, result.reason
+            _STATES[result.effect],
+            result.rules,
+            version.number,
+            version.digest,
+            result.reason,
+            policy.stored(facts),
         )
 
 

@@ -26,6 +26,8 @@ class PolicyVersion(models.Model):
     number = models.PositiveIntegerField()
     text = models.TextField()
     digest = models.CharField(max_length=64)
+    # The author's words to whoever decides.
+    comment = models.TextField(blank=True)
     state = models.CharField(max_length=12, choices=State.choices, default=State.PROPOSED)
     # Empty for the shipped default, which nobody in the tenant wrote.
     author = models.ForeignKey(
@@ -132,6 +134,9 @@ class Packet(models.Model):
     effect = models.TextField()
     page = models.JSONField()
     digest = models.CharField(max_length=64, editable=False)
+    # Of a publication: the facts policy was asked about when this opened. A call and a request for
+    # network keep theirs in their own rows. Empty where none were kept.
+    facts = models.JSONField(null=True, blank=True)
     # The few words of the page that lists show (`seal.heading`), so that a list need not read
     # whole pages. Decisions are made on the page alone.
     heading = models.JSONField(default=dict)
@@ -203,6 +208,8 @@ class Packet(models.Model):
             models.Index(
                 name="packet_new_idx", fields=["tenant", "opened_at"], condition=Q(state="open")
             ),
+            # What policy judged in some days (`approvals.history`).
+            models.Index(name="packet_history_idx", fields=["tenant", "kind", "opened_at"]),
             # What was decided, newest first. A query must say `settled_at__isnull=False`.
             models.Index(
                 name="packet_settled_idx",

@@ -16,6 +16,7 @@ from django.utils import timezone
 from approvals import confirm, egress, errors, publication, resume, scopes, seal
 from approvals.judge import TenantJudge, people_wanted, policy_in_force
 from approvals.models import Candidate, Decision, Packet, PolicyVersion, Publication, Receipt
+from approvals.policy import stored
 from approvals.states import PacketKind, PacketState, PublicationState, Verdict, after
 from portal import audit, live
 from portal.canonical import digest
@@ -196,6 +197,7 @@ def _open(
     asked: Resumption | None = None,
     blocked: str = "",
     agent_words: str = "",
+    facts: Mapping[str, Any] | None = None,
 ) -> Packet:
     asked_by = grant.asked_by if grant is not None else None
     excluded = set(excluded_people(run, version.author if version else None))
@@ -227,6 +229,7 @@ def _open(
         page=whole,
         digest=sealed_digest,
         heading=seal.heading(whole),
+        facts=facts,
         agent_words=agent_words[:50_000],
         needed=needed,
         requested_by=asked_by or run.requested_by,
@@ -352,7 +355,8 @@ def open_publication_packet(candidate_id: int) -> Packet | None:
             _close(earlier, run, PacketState.SUPERSEDED)
     contract = lifecycle.contract_of(run)
     version = policy_in_force(run.tenant_id)
-    verdict = publication.judge(version, run, contract, candidate)
+    facts = publication.publish_facts(run, contract, candidate)
+    verdict = publication.judge(version, facts)
     receipts = list(Receipt.objects.filter(candidate=candidate).order_by("check_name"))
     plan = publication.plan(run, contract, candidate)
     effect = seal.publication_effect(
@@ -409,6 +413,7 @@ def open_publication_packet(candidate_id: int) -> Packet | None:
         agent_words=candidate.agent_words,
         needed=max(contract.gate.approvals, verdict.needs),
         roles=verdict.roles,
+        facts=stored(facts),
     )
     return packet
 
@@ -713,7 +718,8 @@ def _still_allowed(packet: Packet, run: Run) -> None:
         )
     elif packet.candidate is not None:
         in_force = policy_in_force(run.tenant_id)
-        verdict = publication.judge(in_force, run, contract, packet.candidate)
+        facts = publication.publish_facts(run, contract, packet.candidate)
+        verdict = publication.judge(in_force, facts)
         denied, reason = verdict.effect == "deny", verdict.reason
         version = in_force.number if in_force else 0
     elif packet.resumption is not None:

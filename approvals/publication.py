@@ -142,14 +142,12 @@ def candidate_digest(candidate: Candidate) -> str:
     )
 
 
-def judge(
-    version: PolicyVersion | None, run: Run, contract: Contract, candidate: Candidate
-) -> policy.PolicyResult:
-    """Policy on letting this candidate out. A person decides every publication: never `allow`."""
+def judge(version: PolicyVersion | None, facts: policy.PublishFacts) -> policy.PolicyResult:
+    """Policy on letting a candidate out. A person decides every publication: never `allow`."""
     if version is None:
         reason = "The tenant has no policy in force, so nothing leaves."
         return policy.PolicyResult("deny", (), reason)
-    return policy.decide_publication(version.text, publish_facts(run, contract, candidate))
+    return policy.decide_publication(version.text, facts)
 
 
 def publish_facts(run: Run, contract: Contract, candidate: Candidate) -> policy.PublishFacts:

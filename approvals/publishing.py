@@ -296,7 +296,9 @@ def _stale(
             "Target or text are not the approved ones. Nothing was published.",
             False,
         )
-    verdict = publication.judge(policy_in_force(run.tenant_id), run, contract, candidate)
+    verdict = publication.judge(
+        policy_in_force(run.tenant_id), publication.publish_facts(run, contract, candidate)
+    )
     if verdict.effect == "deny":
         return _Stale(
             "publication.policy_denies",

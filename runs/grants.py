@@ -218,6 +218,7 @@ def _file(run: Run, asked: Ask, judged: Judged, *, origin: str, person: User | N
         rules=list(judged.rules),
         policy_version=judged.policy_version,
         policy_digest=judged.policy_digest,
+        facts=judged.facts,
         reason=judged.reason,
     )
     if judged.state is CallState.REFUSED:

@@ -948,6 +948,8 @@ class Judged:
     policy_version: int
     policy_digest: str
     reason: str
+    # What policy was told, so that it can be asked again one day; None where it was not asked.
+    facts: Mapping[str, Any] | None = None
 
 
 @transaction.atomic(durable=True)
@@ -1017,6 +1019,7 @@ def record_call(
         rules=list(judged.rules),
         policy_version=judged.policy_version,
         policy_digest=judged.policy_digest,
+        facts=judged.facts,
         reason=judged.reason,
     )
     word = {CallState.ALLOWED: "allowed", CallState.REFUSED: "denied"}.get(judged.state, "asked")
@@ -1056,8 +1059,10 @@ def _orphan(run: Run, lease: Lease, wanted: str) -> ToolCall | None:
 def _rejudge(call: ToolCall, judged: Judged) -> None:
     call.state, call.rules = judged.state.value, list(judged.rules)
     call.policy_version, call.policy_digest = judged.policy_version, judged.policy_digest
-    call.reason = judged.reason
-    call.save(update_fields=["state", "rules", "policy_version", "policy_digest", "reason"])
+    call.reason, call.facts = judged.reason, judged.facts
+    call.save(
+        update_fields=["state", "rules", "policy_version", "policy_digest", "reason", "facts"]
+    )
 
 
 def _arguments_text(arguments: Mapping[str, Any]) -> str:

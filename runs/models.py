@@ -281,6 +281,8 @@ class ToolCall(models.Model):
     rules = models.JSONField(default=list)
     policy_version = models.PositiveIntegerField()
     policy_digest = models.CharField(max_length=64)
+    # The facts policy was asked about, as it was told them; empty where none were kept.
+    facts = models.JSONField(null=True, blank=True)
     reason = models.TextField(blank=True)
     answer = models.TextField(blank=True)
     # An approval may be used until then, and once.
@@ -311,6 +313,8 @@ class ToolCall(models.Model):
             models.Index(
                 name="call_waiting_idx", fields=["created_at"], condition=Q(state="waiting")
             ),
+            # What policy judged in some days (`approvals.history`).
+            models.Index(name="call_history_idx", fields=["tenant", "created_at"]),
             # The desk: calls nobody knows the outcome of.
             models.Index(
                 name="call_unknown_idx",
@@ -619,6 +623,8 @@ class EgressGrant(models.Model):
     rules = models.JSONField(default=list)
     policy_version = models.PositiveIntegerField(default=0)
     policy_digest = models.CharField(max_length=64, blank=True)
+    # The facts policy was asked about; empty where none were kept.
+    facts = models.JSONField(null=True, blank=True)
     reason = models.TextField(blank=True)
     # The words of the person who decided, or who took it back.
     answer = models.TextField(blank=True)
