@@ -23,6 +23,38 @@ class PolicyForm(forms.Form):
         # Browsers send text areas with CRLF; the stored text is what the author wrote.
         return str(self.cleaned_data["text"]).replace("\r\n", "\n")
 
+    comment = forms.CharField(
+        label="What changes, and why",
+        required=False,
+        max_length=2000,
+        widget=forms.Textarea(attrs={"rows": 2}),
+        help_text="For whoever decides on it. It is kept with the version.",
+    )
+
+    def clean_comment(self) -> str:
+        return str(self.cleaned_data["comment"]).replace("\r\n", "\n")
+
+
+USUAL_DAYS = 90
+
+
+class TrialForm(forms.Form):
+    """How far back a policy is tried on what was judged, and before when."""
+
+    DAYS = (7, 30, 90, 365)
+
+    days = forms.TypedChoiceField(
+        label="Tried on",
+        choices=[(each, f"the last {each} days") for each in DAYS],
+        coerce=int,
+        empty_value=None,
+        required=False,
+    )
+    before = forms.DateTimeField(required=False, widget=forms.HiddenInput)
+
+    def clean_days(self) -> int:
+        return int(self.cleaned_data["days"] or USUAL_DAYS)
+
 
 class SettleForm(forms.Form):
     """What a person found out about an act whose outcome was unknown."""

@@ -17,7 +17,7 @@ from portal.roles import Permission
 
 
 class SamePolicy(Refusal):
-    """The proposed text is the newest one."""
+    """The proposed text is the newest one, or the one in force."""
 
     code = "approvals.same_policy"
     text = "This is the text of version {number}, so no new version was made."
@@ -34,6 +34,16 @@ class OwnPolicy(Refusal):
     )
 
 
+class PolicyMoved(Refusal):
+    """What was read was compared with a version that is not in force any more."""
+
+    code = "approvals.policy_moved"
+    text = (
+        "Another version came into force after this page was drawn, so the differences you read "
+        "are not the ones there are. Nothing was changed. Reload, and read them again."
+    )
+
+
 class PolicyDecided(Refusal):
     """Somebody was faster, or the version is history."""
 
@@ -42,20 +52,29 @@ class PolicyDecided(Refusal):
 
 
 @transaction.atomic(durable=True)
-def propose_policy(text: str, *, member: Membership) -> PolicyVersion:
-    """Store a version that waits for a decision. Raises `PolicyRefused` for a wrong text."""
+def propose_policy(
+    text: str, *, member: Membership, comment: str = "", back_to: int | None = None
+) -> PolicyVersion:
+    """Store a version that waits for a decision. Raises `PolicyRefused` for a wrong text.
+
+    `back_to` is the number of the earlier version whose text this is, where it was taken from one.
+    """
     demand(member, Permission.MANAGE)
     check_policy(text)
     Tenant.objects.select_for_update().only("pk").get(pk=member.tenant_id)
     newest = PolicyVersion.objects.filter(tenant=member.tenant).order_by("-number").first()
     if newest is not None and newest.text == text and newest.state != PolicyVersion.State.DENIED:
         raise SamePolicy(number=newest.number)
+    in_force = in_force_of(member.tenant)
+    if in_force is not None and in_force.text == text:
+        raise SamePolicy(number=in_force.number)
     version = PolicyVersion.objects.create(
         tenant=member.tenant,
         number=(newest.number if newest else 0) + 1,
         text=text,
         digest=hashlib.sha256(text.encode()).hexdigest(),
         author=member.user,
+        comment=comment,
     )
     audit.record(
         "policy.proposed",
@@ -64,8 +83,23 @@ def propose_policy(text: str, *, member: Membership) -> PolicyVersion:
         actor=member.user,
         number=version.number,
         policy_digest=version.digest,
+        **({} if back_to is None else {"back_to": back_to}),
     )
     return version
+
+
+def go_back(version: PolicyVersion, *, member: Membership) -> PolicyVersion:
+    """Propose the text of an earlier version: it too comes into force by a second person alone."""
+    return propose_policy(
+        version.text,
+        member=member,
+        comment=f"Back to version {version.number}.",
+        back_to=version.number,
+    )
+
+
+def in_force_of(tenant: Tenant) -> PolicyVersion | None:
+    return PolicyVersion.objects.filter(tenant=tenant, state=PolicyVersion.State.IN_FORCE).first()
 
 
 def _own(version: PolicyVersion, member: Membership) -> bool:
@@ -84,9 +118,17 @@ def may_decide(version: PolicyVersion, member: Membership) -> bool:
 
 @transaction.atomic(durable=True)
 def decide_policy(
-    version: PolicyVersion, *, approve: bool, seen: str, member: Membership
+    version: PolicyVersion,
+    *,
+    approve: bool,
+    seen: str,
+    member: Membership,
+    against: str | None = None,
 ) -> PolicyVersion:
     """Put a proposed version in force, or refuse it. `seen` is the digest that was read.
+
+    `against` is the digest of the version in force that it was compared with, where it was;
+    empty if none was.
 
     Packets that are open keep the rule they were opened under on their page; a decision asks the
     policy of its own moment again.
@@ -96,6 +138,9 @@ def decide_policy(
     fresh = PolicyVersion.objects.get(pk=version.pk, tenant=member.tenant)
     if fresh.state != PolicyVersion.State.PROPOSED or fresh.digest != seen:
         raise PolicyDecided(number=fresh.number, state=fresh.get_state_display())
+    in_force = in_force_of(member.tenant)
+    if approve and against is not None and against != (in_force.digest if in_force else ""):
+        raise PolicyMoved
     own = _own(fresh, member)
     if own and not member.tenant.one_person:
         raise OwnPolicy(number=fresh.number)

@@ -574,11 +574,16 @@ def policy_versions(tenant: Tenant) -> list[PolicyVersion]:
     )
 
 
-def policy_before(version: PolicyVersion) -> PolicyVersion | None:
-    """The version it would replace: the last one before it that was not denied."""
+def policy_against(version: PolicyVersion) -> PolicyVersion | None:
+    """What a version is compared with: a proposed one with the version in force, which it would
+    replace; any other with the last one before it that was not denied.
+    """
+    others = PolicyVersion.objects.filter(tenant=version.tenant_id).exclude(pk=version.pk)
+    if version.state == PolicyVersion.State.PROPOSED:
+        return others.filter(state=PolicyVersion.State.IN_FORCE).first()
     return (
-        PolicyVersion.objects.filter(tenant=version.tenant_id, number__lt=version.number)
-        .exclude(state=PolicyVersion.State.DENIED)
+        others.filter(number__lt=version.number)
+        .exclude(state__in=[PolicyVersion.State.DENIED, PolicyVersion.State.PROPOSED])
         .order_by("-number")
         .first()
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.urls import URLPattern, URLResolver, path
 
-from approvals import bundle_views, deletion_views, retention_views, views
+from approvals import bundle_views, deletion_views, policy_views, retention_views, views
 from approvals.consumers import PacketSocket, QueueSocket
 from portal.sockets import socket
 
@@ -49,10 +49,13 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path(
         f"{_T}unknown/secrets/<uuid:public_id>/settle/", views.secret_settle, name="secret_settle"
     ),
-    path(f"{_T}policies/", views.policies, name="policies"),
-    path(f"{_T}policies/new/", views.policy_new, name="policy_new"),
-    path(f"{_T}policies/<int:number>/", views.policy, name="policy"),
-    path(f"{_T}policies/<int:number>/decide/", views.policy_decide, name="policy_decide"),
+    path(f"{_T}policies/", policy_views.policies, name="policies"),
+    path(f"{_T}policies/new/", policy_views.policy_new, name="policy_new"),
+    path(f"{_T}policies/try/", policy_views.policy_try, name="policy_try"),
+    path(f"{_T}policies/<int:number>/", policy_views.policy, name="policy"),
+    path(f"{_T}policies/<int:number>/trial/", policy_views.policy_trial, name="policy_trial"),
+    path(f"{_T}policies/<int:number>/back/", policy_views.policy_back, name="policy_back"),
+    path(f"{_T}policies/<int:number>/decide/", policy_views.policy_decide, name="policy_decide"),
 ]
 websocket_urlpatterns: list[URLPattern] = [
     socket("ws/t/<slug:tenant>/queue/", QueueSocket),

@@ -1,4 +1,4 @@
-"""Queue, packets, candidates, publications and policies."""
+"""Queue, packets, candidates and publications."""
 
 from __future__ import annotations
 
@@ -16,24 +16,20 @@ from django.utils import timezone
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
 from approvals import confirm, packets, publishing, queries, reviewing, scopes
-from approvals import policies as policy_story
 from approvals.access import (
     access_call,
     access_candidate,
     access_packet,
-    access_policy,
     access_publication,
     access_secret,
 )
 from approvals.changes import Change, LeftOut
-from approvals.forms import PolicyForm, SettleForm
+from approvals.forms import SettleForm
 from approvals.models import Candidate, Packet
-from approvals.policy import PolicyRefused, explain
-from approvals.policy_text import DEFAULT_POLICY
 from approvals.states import PacketKind, PacketState, Verdict
 from portal import blobs
 from portal.access import TenantRequest, tenant_view
-from portal.asked import asked_number, asked_to_approve
+from portal.asked import asked_number
 from portal.canonical import canonical
 from portal.errors import BadInput, NotFound, Refusal
 from portal.roles import Permission
@@ -582,81 +578,3 @@ def secret_settle(request: TenantRequest, public_id: uuid.UUID) -> HttpResponse:
     grants.settle_lost(grant, found=found == "yes", note=note[:2000], member=request.membership)
     messages.success(request, "It is settled.", extra_tags="done")
     return redirect("approvals:unknown", tenant=request.tenant.slug)
-
-
-# --- policy ----------------------------------------------------------------------------------
-
-
-@require_GET
-@tenant_view(Permission.VIEW)
-def policies(request: TenantRequest) -> HttpResponse:
-    versions = queries.policy_versions(request.tenant)
-    in_force = next((v for v in versions if v.state == v.State.IN_FORCE), None)
-    context = {
-        "versions": versions,
-        "in_force": in_force,
-        "rules": list(explain(in_force.text).values()) if in_force else [],
-    }
-    return render(request, "approvals/policies.html", context)
-
-
-@require_GET
-@tenant_view(Permission.VIEW)
-def policy(request: TenantRequest, number: int) -> HttpResponse:
-    found = access_policy(request.membership, number)
-    earlier = queries.policy_before(found)
-    context = {
-        "version": found,
-        "earlier": earlier,
-        "rules": list(explain(found.text).values()),
-        "earlier_rules": explain(earlier.text) if earlier else {},
-        "may_decide": policy_story.may_decide(found, request.membership),
-    }
-    return render(request, "approvals/policy.html", context)
-
-
-@_GET_OR_POST
-@tenant_view(Permission.MANAGE)
-def policy_new(request: TenantRequest) -> HttpResponse:
-    if request.method == "POST":
-        form = PolicyForm(request.POST)
-        problems: tuple[Any, ...] = ()
-        if form.is_valid():
-            try:
-                stored = policy_story.propose_policy(
-                    form.cleaned_data["text"], member=request.membership
-                )
-            except PolicyRefused as refused:
-                problems = refused.problems
-            else:
-                messages.success(
-                    request,
-                    f"Version {stored.number} is stored. "
-                    "It is in force once somebody else approves it.",
-                )
-                return redirect(
-                    "approvals:policy", tenant=request.tenant.slug, number=stored.number
-                )
-        context = {"form": form, "problems": problems}
-        return render(request, "approvals/policy_new.html", context, status=422)
-    versions = queries.policy_versions(request.tenant)
-    text = versions[0].text if versions else DEFAULT_POLICY
-    return render(
-        request, "approvals/policy_new.html", {"form": PolicyForm(initial={"text": text})}
-    )
-
-
-@require_POST
-@tenant_view(Permission.MANAGE)
-def policy_decide(request: TenantRequest, number: int) -> HttpResponse:
-    found = access_policy(request.membership, number)
-    approve = asked_to_approve(request)
-    decided = policy_story.decide_policy(
-        found,
-        approve=approve,
-        seen=request.POST.get("seen", ""),
-        member=request.membership,
-    )
-    words = "in force" if approve else "refused"
-    messages.success(request, f"Version {decided.number} of the policy is {words}.")
-    return redirect("approvals:policy", tenant=request.tenant.slug, number=number)

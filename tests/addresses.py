@@ -123,7 +123,11 @@ ADDRESSES: Mapping[str, Entry] = {
     "approvals:hold_lift": Entry(ADMINS | AUDITORS, 405, 404),  # there is no such hold
     "approvals:policies": PAGE,
     "approvals:policy_new": Entry(ADMINS, 200, 422),
+    "approvals:policy_try": Entry(ADMINS, 405, 422),
     "approvals:policy": PAGE,
+    "approvals:policy_trial": Entry(ADMINS, 200, 405),
+    # That version is in force.
+    "approvals:policy_back": Entry(ADMINS, 405, 409),
     "approvals:policy_decide": Entry(ADMINS, 405, 400),
 }
 

@@ -24,6 +24,7 @@ NAMES = {
     "snapshots": False,
     "locks": False,
     "verify": False,
+    "simulator": True,
 }
 
 
