@@ -130,7 +130,9 @@ class Provider:
 
     def _reap(self, alive: Container[str]) -> list[str]:
         removed = []
-        roots = [self._found.image.root] if self._found is not None else []
+        # Asked once: another thread may find the image while this one looks at the folders.
+        found = self._found
+        roots = [found.image.root] if found is not None else []
         folders = sorted(self.home.iterdir()) if self.home.is_dir() else []
         for folder in folders:
             if folder.name.startswith(".") and _age(folder) < _UNNAMED_SECONDS:
@@ -151,12 +153,12 @@ class Provider:
                 group.kill()
                 group.remove()
                 removed.append(f"cgroup of {group.ref}")
-        if self._found is not None:
+        if found is not None:
             removed += image.forget_others(self.data_dir, roots)
         return removed
 
     def _find(self) -> Found:
-        if self._found is None or not self._found.image.root.is_dir():
+        if self._found is None or not image.claim(self._found.image):
             built = image.ensure(self.data_dir, self.packages)
             self.home.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._found = prove(self._programs(), built, self.home, self.mark)

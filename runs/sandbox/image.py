@@ -28,6 +28,7 @@ import sys
 import sysconfig
 import tarfile
 import tempfile
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,6 +53,9 @@ HELPERS = "/usr/lib/imprimatur"
 _OWN = ("inside.py", "forward.py", "first.py", "seccomp.py", "carry.py")
 
 AGENT_UID = 1000
+_UNUSED_SECONDS = 3600.0
+"""An image that nobody asked for in so long is needed by no process that is about to use it."""
+
 SEARCH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 INNER_PATH = "/usr/local/bin:/usr/bin:/bin"
 INNER_HOME = "/tmp"  # noqa: S108 - of the sandbox alone, and writable as little else there is
@@ -127,11 +131,11 @@ def ensure(data_dir: Path, packages: Sequence[str] = DEFAULT_PACKAGES) -> Image:
     images.mkdir(mode=0o700, parents=True, exist_ok=True)
     home = images / sources.fingerprint()
     ready = _ready(home)
-    if ready is not None:
+    if ready is not None and claim(ready):
         return ready
     with _lock(images / "lock"):
         ready = _ready(home)
-        if ready is not None:
+        if ready is not None and claim(ready):
             return ready
         for stale in images.glob("build-*"):
             shutil.rmtree(stale)
@@ -155,8 +159,20 @@ def ensure(data_dir: Path, packages: Sequence[str] = DEFAULT_PACKAGES) -> Image:
     return _read(home)
 
 
+def claim(image: Image) -> bool:
+    """Say that the image is about to be used, so that nobody forgets it. False if it is gone."""
+    try:
+        os.utime(image.root.parent)
+    except FileNotFoundError:
+        return False
+    return True
+
+
 def forget_others(data_dir: Path, keep: Iterable[Path]) -> list[str]:
-    """Remove the images whose roots are not in `keep`; returns what was removed."""
+    """Remove the images whose roots are not in `keep`, and that nobody claimed for an hour.
+
+    Returns what was removed. Another process may be about to use an image that no sandbox has yet.
+    """
     images = data_dir / "sandbox" / "images"
     kept = {root.parent for root in keep}
     removed: list[str] = []
@@ -164,7 +180,8 @@ def forget_others(data_dir: Path, keep: Iterable[Path]) -> list[str]:
         return removed
     with _lock(images / "lock"):
         for home in sorted(images.iterdir()):
-            if home.is_dir() and home not in kept:
+            unused = time.time() - home.stat().st_mtime > _UNUSED_SECONDS
+            if home.is_dir() and home not in kept and unused:
                 shutil.rmtree(home)
                 removed.append(f"image {home.name}")
     return removed

@@ -88,10 +88,16 @@ def test_missing_programs_are_said_with_the_way_out(
 
 def test_only_images_that_nobody_needs_are_forgotten(tmp_path: Path) -> None:
     images = tmp_path / "sandbox/images"
-    for name in ("needed", "old"):
+    for name in ("needed", "new", "claimed", "old"):
         (images / name / "root").mkdir(parents=True)
+    for name in ("needed", "claimed", "old"):
+        os.utime(images / name, (0, 0))
+    assert image.claim(image.Image("", images / "claimed/root"))
     assert image.forget_others(tmp_path, [images / "needed/root"]) == ["image old"]
-    assert (images / "needed/root").is_dir()
+    assert sorted(each.name for each in images.iterdir() if each.is_dir()) == [
+        *("claimed", "needed", "new"),
+    ]
+    assert not image.claim(image.Image("", images / "old/root"))
 
 
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])

@@ -17,8 +17,9 @@ from pathlib import Path
 
 import pytest
 
-from runs.sandbox import SandboxProvider, SandboxSpec, get_provider
+from runs.sandbox import SandboxProvider, SandboxSpec, get_provider, image
 from runs.sandbox.base import remove_tree
+from runs.sandbox.cgroups import Cgroup
 from tests.sandbox.stage import SMALL
 
 HERE = Path(__file__).resolve().parents[2]
@@ -212,3 +213,21 @@ UNPRIVILEGED = (
     "check or doors or bomb or memory or bounded or full or snapshot_brings or unchanged or input "
     "or typed or lost or network or reaper or pytest or way_out"
 )
+
+
+@pytest.mark.bubblewrap
+def test_an_image_that_is_found_while_the_reaper_looks_around_is_kept(
+    sandbox_data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker's first run and its first sweep begin together."""
+    found = image.ensure(sandbox_data)
+    provider = get_provider("bubblewrap", data_dir=sandbox_data)
+
+    def meanwhile(mark: str) -> list[Cgroup]:
+        provider.check()
+        os.utime(found.root.parent, (0, 0))
+        return []
+
+    monkeypatch.setattr(Cgroup, "all_of", meanwhile)
+    assert asyncio.run(provider.reap([])) == []
+    assert found.root.is_dir()
