@@ -22,6 +22,23 @@ class PacketDamaged(Refusal):
     )
 
 
+class PacketWithoutShape(PacketDamaged):
+    code = "approvals.packet_without_shape"
+    text = (
+        "Packet {number} does not say in which form it was sealed, so nobody can say what its "
+        "digest covers. Nothing was decided. Deny it; the agent can ask again."
+    )
+
+
+class PacketOfOtherShape(PacketDamaged):
+    code = "approvals.packet_of_other_shape"
+    text = (
+        "Packet {number} was sealed in a form that this version of the portal does not know, so "
+        "its page may not say what it seems to. Nothing was decided. Deny it; the agent can ask "
+        "again."
+    )
+
+
 class AlreadySettled(Refusal):
     code = "approvals.already_settled"
     text = "Packet {number} is already {state}{by}. Nothing more was decided."

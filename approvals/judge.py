@@ -9,12 +9,14 @@ from decimal import Decimal
 
 from django.db.models import Q
 
-from approvals import policy
+from approvals import policy, uses
 from approvals.facts import call_facts as call_facts_of
-from approvals.models import PolicyVersion
+from approvals.models import Packet, PolicyVersion
+from approvals.states import PacketKind
+from portal.clock import database_now
 from runs.agent.port import ProposedCall
 from runs.contract import Contract
-from runs.lifecycle import Judged, spent
+from runs.lifecycle import Held, Judged, spent
 from runs.models import EgressGrant, Run, TenantValue, ToolCall
 from runs.states import CallState, GrantState
 
@@ -25,6 +27,10 @@ _STATES = {
     "ask": CallState.WAITING,
     "deny": CallState.REFUSED,
 }
+
+
+def _kind_of(call: ToolCall) -> PacketKind:
+    return PacketKind.QUESTION if call.kind == "question" else PacketKind.CALL
 
 
 def policy_in_force(tenant_id: int) -> PolicyVersion | None:
@@ -49,6 +55,21 @@ class TenantJudge:
         version = policy_in_force(tenant_id)
         return (version.number, version.digest) if version else (0, "")
 
+    def use_up(self, call: ToolCall) -> Held | None:
+        """See `runs.judging.Judge.use_up`."""
+        packet = Packet.objects.filter(call=call).first()
+        if packet is None or call.state != CallState.APPROVED:
+            # Allowed without a person, or begun again in a workspace that was put back.
+            return None
+        now = database_now()
+        if packet.page.get("arguments_digest") != call.arguments_digest:
+            words = "Refused: this is not the call that was approved. Propose a new call."
+            return Held("call_changed", words)
+        if void := uses.why_void(packet, _kind_of(call), now):
+            return Held(void.why, f"Refused: {void.words} Propose a new call.")
+        uses.use_up(packet, now)
+        return None
+
     def judge(
         self, run: Run, contract: Contract, call: ProposedCall, *, target: str, outward: bool
     ) -> Judged:
@@ -61,6 +82,7 @@ class TenantJudge:
                 0,
                 "",
                 "The tenant has no policy in force, so nothing is allowed.",
+                evaluated=False,
             )
         try:
             facts = call_facts(run, contract, call, target, outward)
@@ -73,6 +95,7 @@ class TenantJudge:
                 version.number,
                 version.digest,
                 "The policy could not be evaluated, so the call is denied.",
+                evaluated=False,
             )
         return Judged(
             _STATES[result.effect],
@@ -81,6 +104,7 @@ class TenantJudge:
             version.digest,
             result.reason,
             policy.stored(facts),
+            evaluated=not result.errors,
         )
 
 

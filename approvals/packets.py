@@ -245,7 +245,8 @@ def _open(
             Draft(
                 "packet.opened",
                 run_facts(run)
-                | {"packet": packet.number, "approval": sealed_digest, "operation": kind.value},
+                | {"packet": packet.number, "approval": sealed_digest, "operation": kind.value}
+                | ({"call": call.call_id} if call is not None else {}),
             )
         ],
     )
@@ -661,7 +662,16 @@ def _still_decidable(packet: Packet, answer: Answer, run: Run, now: datetime) ->
     if answer.seen != packet.digest:
         raise errors.PacketChanged(seen=answer.seen, stored=packet.digest)
     if answer.verdict is Verdict.APPROVE and not whole(packet):
-        raise errors.PacketDamaged(number=packet.number)
+        raise _damage(packet)(number=packet.number)
+
+
+def _damage(packet: Packet) -> type[errors.PacketDamaged]:
+    match seal.fault(packet.page, packet.digest):
+        case seal.Fault.SHAPE_MISSING:
+            return errors.PacketWithoutShape
+        case seal.Fault.SHAPE_UNKNOWN:
+            return errors.PacketOfOtherShape
+    return errors.PacketDamaged
 
 
 def whole(packet: Packet) -> bool:

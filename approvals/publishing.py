@@ -16,7 +16,7 @@ from django.conf import settings
 from django.db import transaction
 from django.utils import timezone
 
-from approvals import errors, publication, receipt, scopes, seal
+from approvals import errors, publication, receipt, scopes, uses
 from approvals.checking import receipt_digest
 from approvals.judge import policy_in_force
 from approvals.models import Candidate, Decision, Packet, Publication, Receipt
@@ -31,7 +31,7 @@ from approvals.publishers import (
 )
 from approvals.publishers.registry import publisher_for
 from approvals.repositories import bare_with_candidate
-from approvals.states import PacketState, PublicationState
+from approvals.states import PacketKind, PublicationState
 from portal import audit, live
 from portal.access import demand
 from portal.blobs import BlobDamaged
@@ -203,8 +203,7 @@ def _claim(publication_id: int) -> Claim | None:
             _fail(row, run, reason.code, reason.text, ask_again=reason.ask_again)
             return None
         if packet.used_at is None:
-            packet.used_at = now
-            packet.save(update_fields=["used_at"])
+            uses.use_up(packet, now)
         row.sent_at = None
     row.state, row.acted_at = PublicationState.ACTING.value, now
     row.lease_token = uuid.uuid4()
@@ -248,24 +247,19 @@ def _stale(
             "The tenant was deleted before anything was sent. Nothing was published.",
             False,
         )
-    if packet.state != PacketState.APPROVED:
-        return _Stale(
-            "publication.not_approved", f"Packet {packet.number} is {packet.state}.", False
-        )
-    if (packet.used_at is None or unsent) and (
-        packet.usable_until is None or database_now() >= packet.usable_until
-    ):
-        return _Stale(
-            "publication.approval_ran_out",
-            "The approval was not used in time, so nothing was published. A new packet asks again.",
-            True,
-        )
-    if not seal.intact(packet.page, packet.digest):
-        return _Stale(
-            "publication.packet_changed",
-            "The packet changed after it was approved. Nothing was published.",
-            False,
-        )
+    # The row of the publication is the use of its packet: there is no second one.
+    void = uses.why_void(
+        packet,
+        PacketKind.PUBLICATION,
+        database_now(),
+        unused=False,
+        in_time=packet.used_at is None or unsent,
+    )
+    if void is not None:
+        code = {"page_changed": "packet_changed"}.get(void.why, void.why)
+        again = void.why in ("approval_ran_out", "before_approval")
+        more = " A new packet asks again." if again else ""
+        return _Stale(f"publication.{code}", f"{void.words} Nothing was published.{more}", again)
     page = packet.page
     if publication.candidate_digest(candidate) != page["candidate"]["digest"]:
         return _Stale(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from enum import StrEnum
 from typing import Any
 
 from portal.canonical import digest
@@ -31,12 +32,32 @@ def heading(page: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def intact(page: Mapping[str, Any], stored: str) -> bool:
-    """Whether a stored page still has its digest."""
+class Fault(StrEnum):
+    """Why a stored page is not the one that was sealed, or cannot be told to be."""
+
+    SHAPE_MISSING = "shape_missing"
+    SHAPE_UNKNOWN = "shape_unknown"
+    PAGE_CHANGED = "page_changed"
+
+
+def fault(page: Mapping[str, Any], stored: str) -> Fault | None:
+    """What is wrong with a stored page, or None.
+
+    A page of another shape may have a right digest and still say something else than it seems to.
+    """
+    if "shape" not in page:
+        return Fault.SHAPE_MISSING
+    if page["shape"] != SHAPE:
+        return Fault.SHAPE_UNKNOWN
     try:
-        return digest(page) == stored
+        return None if digest(page) == stored else Fault.PAGE_CHANGED
     except ValueError:
-        return False
+        return Fault.PAGE_CHANGED
+
+
+def intact(page: Mapping[str, Any], stored: str) -> bool:
+    """Whether a stored page is of our shape and still has its digest."""
+    return fault(page, stored) is None
 
 
 def count(number: int, one: str, many: str | None = None) -> str:

@@ -57,7 +57,7 @@ from runs.fetching import fetch_source
 from runs.folders import working_folder
 from runs.footing import Answers, compare, footing_of
 from runs.judging import judge
-from runs.lifecycle import Draft, Judged, Lease, LeaseLost
+from runs.lifecycle import Draft, Held, Judged, Lease, LeaseLost
 from runs.models import Checkpoint, Recording, Resumption, Run, TenantValue, ToolCall
 from runs.network import Network, asked_by_call
 from runs.providers import no_sandbox, sandbox_provider
@@ -208,18 +208,22 @@ class RunHost:
         target, _ = self._target(call)
         wanted = digest({"tool": call.tool, "arguments": dict(call.arguments), "target": target})
 
-        def objection(row: ToolCall) -> str:
+        def objection(row: ToolCall) -> Held | None:
             # Policy is asked again: what was allowed or approved under an earlier version
             # may be forbidden now, and a denial now wins.
             again = self._judged(call)
+            if again.state is CallState.REFUSED and not again.evaluated:
+                return Held("policy_not_evaluated", f"Refused: {again.reason}")
             if again.state is CallState.REFUSED:
-                return f"Refused: policy changed meanwhile and now denies this. {again.reason}"
+                words = f"Refused: policy changed meanwhile and now denies this. {again.reason}"
+                return Held("policy_denies", words)
             if again.state is CallState.WAITING and row.policy_digest != again.policy_digest:
-                return (
+                return Held(
+                    "policy_changed",
                     "Held: policy changed after the approval, so a new approval is needed. "
-                    "Propose the same call again under a new id."
+                    "Propose the same call again under a new id.",
                 )
-            return ""
+            return judge().use_up(row)
 
         go, words, row = lifecycle.begin_call(self.lease, call.call_id, wanted, objection)
         if CallState(row.state) is CallState.UNKNOWN:

@@ -11,8 +11,8 @@ from django.utils.module_loading import import_string
 from runs.agent.port import REQUEST_NETWORK, ProposedCall
 from runs.contract import Contract
 from runs.egress.asking import Ask
-from runs.lifecycle import Judged
-from runs.models import Run
+from runs.lifecycle import Held, Judged
+from runs.models import Run, ToolCall
 
 
 class Judge(Protocol):
@@ -22,6 +22,13 @@ class Judge(Protocol):
         self, run: Run, contract: Contract, call: ProposedCall, *, target: str, outward: bool
     ) -> Judged:
         """Judge `call` under the tenant's policy of now. Has no effect of its own."""
+        ...
+
+    def use_up(self, call: ToolCall) -> Held | None:
+        """Use up what a person approved for `call`, in the caller's transaction, or say why not.
+
+        `call` is locked and its run too. None as well for a call that needed nobody.
+        """
         ...
 
     def in_force(self, tenant_id: int) -> tuple[int, str]:

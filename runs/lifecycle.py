@@ -857,9 +857,11 @@ def take_up(run: Run, job: Job, row_id: int, **facts: Any) -> None:
 def _close_calls(run: Run) -> None:
     """No call of an ended run waits any longer. One that may have acted is left to a person."""
     calls = ToolCall.objects.filter(run=run)
-    calls.filter(state__in=[CallState.WAITING, CallState.APPROVED]).update(
-        state=CallState.CANCELLED
-    )
+    for call in calls.filter(state__in=[CallState.WAITING, CallState.APPROVED]).order_by("pk"):
+        facts = {"operation": call.tool, "call": call.call_id, "why": call.state}
+        call.state = CallState.CANCELLED.value
+        call.save(update_fields=["state"])
+        append_events(run, [Draft("call.cancelled", run_facts(run) | facts)])
     for call in calls.filter(state=CallState.ACTING, outward=True):
         _leave_unknown(call, run)
 
@@ -950,6 +952,8 @@ class Judged:
     reason: str
     # What policy was told, so that it can be asked again one day; None where it was not asked.
     facts: Mapping[str, Any] | None = None
+    # False: there was no policy to ask, or it failed. Nothing is allowed then.
+    evaluated: bool = True
 
 
 @transaction.atomic(durable=True)
@@ -1123,7 +1127,21 @@ def _asked(run: Run) -> QuerySet[ToolCall]:
     return ToolCall.objects.filter(parked | Q(state=CallState.UNKNOWN), run=run)
 
 
+_OTHER_ARGUMENTS = "Refused: these are not the arguments that were judged. Propose a new call."
+
 _ACTED = frozenset({CallState.ACTING.value, CallState.DONE.value, CallState.FAILED.value})
+
+
+@dataclass(frozen=True)
+class Held:
+    """Why a call does not begin: a short name for the evidence, and words for the agent."""
+
+    why: str
+    words: str
+
+
+class NotJudged(RuntimeError):
+    """Somebody wants to begin a call that policy was never asked about."""
 
 
 @transaction.atomic(durable=True)
@@ -1131,7 +1149,7 @@ def begin_call(
     lease: Lease,
     call_id: str,
     wanted: str,
-    objection: Callable[[ToolCall], str] = lambda call: "",
+    objection: Callable[[ToolCall], Held | None] = lambda call: None,
 ) -> tuple[bool, str, ToolCall]:
     """Immediately before the act: may it happen now? `(go, words for the agent, row)`.
 
@@ -1139,21 +1157,28 @@ def begin_call(
     transaction, so a second begin never gets through. Arguments are compared
     again by digest, the deadline by the clock of now, and `objection` is asked
     in here too: why a permission given earlier no longer holds, or nothing.
+    Whatever holds a call back leaves a line that names it. Raises `NotJudged`.
     """
     run = held_run(lease)
     call = ToolCall.objects.select_for_update(no_key=True).filter(run=run, call_id=call_id).first()
     if call is None:
-        raise RuntimeError("begin without judge")
+        raise NotJudged(f"call {call_id!a} of run {run.number} was never judged")
     state = CallState(call.state)
-    if call.arguments_digest != wanted:
-        return (
-            False,
-            "Refused: these are not the arguments that were judged. Propose a new call.",
+    if call.arguments_digest != read_digest(call):
+        return _hold_back(
+            run,
             call,
+            Held("call_changed", _OTHER_ARGUMENTS),
+        )
+    if call.arguments_digest != wanted:
+        return _hold_back(
+            run,
+            call,
+            Held("arguments_changed", _OTHER_ARGUMENTS),
         )
     if call.state in _ACTED and (call.outward or call.acted_lease == lease.token):
         if state in (CallState.DONE, CallState.FAILED):
-            return False, call.result, call
+            return _hold_back(run, call, Held("done_already", call.result))
     elif call.state in _ACTED:
         # An earlier worker did this inside a workspace that is gone; the workspace was
         # restored to the state before, so the same call belongs to it again.
@@ -1176,20 +1201,31 @@ def begin_call(
                 call,
             )
     elif state is not CallState.ALLOWED:
-        return False, f"Refused ({state.value}): {call.answer or call.reason}", call
-    words = objection(call)
-    if words:
-        return False, words, call
+        words = f"Refused ({state.value}): {call.answer or call.reason}"
+        return _hold_back(run, call, Held(state.value, words))
+    held = objection(call)
+    if held is not None:
+        return _hold_back(run, call, held)
     call.state, call.acted_at, call.acted_lease = (
         CallState.ACTING.value,
         timezone.now(),
         lease.token,
     )
     call.save(update_fields=["state", "acted_at", "acted_lease"])
-    append_events(
-        run, [Draft("call.started", run_facts(run) | {"operation": call.tool, "call": call_id})]
-    )
+    facts = {"operation": call.tool, "call": call_id, "arguments_digest": wanted}
+    append_events(run, [Draft("call.started", run_facts(run) | facts)])
     return True, "", call
+
+
+def read_digest(call: ToolCall) -> str:
+    """What an approval of a call covers, computed from its row as it is stored now."""
+    return digest({"tool": call.tool, "arguments": call.arguments, "target": call.target})
+
+
+def _hold_back(run: Run, call: ToolCall, held: Held) -> tuple[bool, str, ToolCall]:
+    facts = {"operation": call.tool, "call": call.call_id, "why": held.why}
+    append_events(run, [Draft("call.held_back", run_facts(run) | facts)])
+    return False, held.words, call
 
 
 @transaction.atomic(durable=True)

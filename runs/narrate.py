@@ -89,6 +89,36 @@ def _denied(facts: Facts) -> Line:
     )
 
 
+_HELD_BACK = {
+    "call_changed": "what is stored of it is not what was judged",
+    "arguments_changed": "its arguments are not the ones that were judged",
+    "done_already": "it had been done already; the agent got the result of then",
+    "policy_denies": "the policy of that moment denies it",
+    "policy_not_evaluated": "the policy could not be evaluated",
+    "policy_changed": "the policy changed after the approval",
+    "not_approved": "its packet is not approved",
+    "other_kind": "its packet is about something else",
+    "used_already": "its approval was used already",
+    "before_approval": "the clock stands before its approval",
+    "approval_ran_out": "its approval was not used in time",
+    "shape_missing": "its packet does not say in which form it was sealed",
+    "shape_unknown": "its packet was sealed in another form",
+    "page_changed": "its packet changed after it was sealed",
+    "decision_on_another_page": "a decision on its packet was made on another page",
+}
+
+
+def _held_back(facts: Facts) -> Line:
+    why = str(facts.get("why") or "")
+    return Line(
+        "refresh-cw" if why == "done_already" else "ban",
+        "Not done again" if why == "done_already" else "Held back before it began",
+        "" if why == "done_already" else "danger",
+        code=str(facts.get("operation") or ""),
+        sub=_HELD_BACK.get(why, f"it was {why.replace('_', ' ')}" if why else ""),
+    )
+
+
 def _finished(facts: Facts) -> Line:
     failed = facts.get("result") == "failed"
     code = facts.get("exit_code")
@@ -427,6 +457,8 @@ TELLERS: dict[str, Callable[[Facts], Line]] = {
     "call.answered": _answered,
     "call.started": _call("square-terminal", "Begun"),
     "call.finished": _finished,
+    "call.held_back": _held_back,
+    "call.cancelled": _call("square", "Not made, the run ended", "ended"),
     "call.expired": _call("clock", "Approval not used in time", "ended"),
     "call.unknown": _call("circle-question-mark", "Outcome unknown", "wait"),
     "call.settled": _settled,

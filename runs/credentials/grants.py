@@ -57,7 +57,14 @@ Origin = CredentialGrant.Origin
 
 
 class CredentialRefused(Exception):
-    """The credential is not given out. The text says why, and is meant for agent and run page."""
+    """The credential is not given out. The text says why, and is meant for agent and run page.
+
+    `why` is a short name for the evidence.
+    """
+
+    def __init__(self, text: str, why: str = "refused") -> None:
+        super().__init__(text)
+        self.why = why
 
 
 class CredentialOver(Refusal):
@@ -223,8 +230,8 @@ def begin(run: Run, use: Use) -> CredentialGrant:
             f"The tenant has no credential named “{use.name}”. A tenant admin can add it."
         )
     now = database_now()
-    if why := why_not(row, locked, use.address, now):
-        raise CredentialRefused(why)
+    if refused := why_not(row, locked, use.address, now):
+        raise refused
     try:
         source = source_of(row, keyed=False)
     except ConfigWrong as wrong:
@@ -243,28 +250,34 @@ def begin(run: Run, use: Use) -> CredentialGrant:
     return grant
 
 
-def why_not(row: Credential, run: Run, address: str, now: datetime) -> str:
-    """Why this run may not use the credential at all, or an empty text."""
+def why_not(row: Credential, run: Run, address: str, now: datetime) -> CredentialRefused | None:
+    """Why this run may not use the credential at all, or None."""
     if row.retired_at is not None:
-        return f"The credential “{row}” is not in use any more. A tenant admin can propose it anew."
+        return CredentialRefused(
+            f"The credential “{row}” is not in use any more. A tenant admin can propose it anew.",
+            "retired",
+        )
     if row.expires_at is not None and row.expires_at <= now:
-        return (
+        return CredentialRefused(
             f"The time of the credential “{row}” is over, since {row.expires_at:%Y-%m-%d %H:%M} "
-            "UTC. A tenant admin can propose a later end."
+            "UTC. A tenant admin can propose a later end.",
+            "expired",
         )
     contract = run.version.contract.name
     if not {"*", contract} & set(row.consumers):
-        return (
+        return CredentialRefused(
             f"The contract “{contract}” is no consumer of the credential “{row}”. A tenant admin "
-            "can propose it as one."
+            "can propose it as one.",
+            "not_a_consumer",
         )
     scope = Scope(audience=tuple(row.audience))
     if not scope.sent_to(address):
-        return (
+        return CredentialRefused(
             f"The credential “{row}” may not be sent to {place_of(address)}. "
-            "A tenant admin can widen its audience."
+            "A tenant admin can widen its audience.",
+            "wrong_audience",
         )
-    return ""
+    return None
 
 
 def place_of(address: str) -> str:
@@ -296,10 +309,11 @@ def _granted(run: Run, row: Credential, use: Use, source: CredentialSource) -> C
 
 def _approved_by_a_person(run: Run, last: CredentialGrant | None) -> CredentialGrant:
     if last is None or last.approved_at is None:
-        raise CredentialRefused("Nobody has approved the use of this credential.")
+        raise CredentialRefused("Nobody has approved the use of this credential.", "not_approved")
     if last.ended_by is not None:
         raise CredentialRefused(
-            f"The credential “{last.credential}” was taken back by {last.ended_by.name}."
+            f"The credential “{last.credential}” was taken back by {last.ended_by.name}.",
+            "taken_back",
         )
     if last.state == CredentialState.APPROVED:
         return last
@@ -351,7 +365,8 @@ def _still_within(grant: CredentialGrant, source: CredentialSource, address: str
         if more := now.beyond(approved):
             raise CredentialRefused(
                 f"The credential “{grant.credential}” reaches further than what was approved: it "
-                f"{', '.join(more)}. Nothing was sent; a new approval is needed."
+                f"{', '.join(more)}. Nothing was sent; a new approval is needed.",
+                "scope_widened",
             )
         return approved
     asked = approved.within(now)
@@ -389,7 +404,7 @@ def made(grant_id: int, source: CredentialSource, minted: Minted) -> str:
     grant.takes_back = source.takes_back
     if minted.seconds is not None:
         grant.source_ends_at = now + timedelta(seconds=max(0.0, minted.seconds))
-    grant.why = _why_too_much(run, grant, minted)
+    why, grant.why = _why_too_much(run, grant, minted)
     _shorten(grant)
     grant.save(
         update_fields=[
@@ -403,7 +418,7 @@ def made(grant_id: int, source: CredentialSource, minted: Minted) -> str:
         ]
     )
     if grant.why:
-        _tell(run, grant, "refused", result=grant.why)
+        _tell(run, grant, "refused", result=grant.why, why=why)
         audit.record(
             "credential.refused",
             tenant=run.tenant,
@@ -429,23 +444,25 @@ def made(grant_id: int, source: CredentialSource, minted: Minted) -> str:
     return ""
 
 
-def _why_too_much(run: Run, grant: CredentialGrant, minted: Minted) -> str:
-    """Why what was made is given to nobody, or an empty text."""
+def _why_too_much(run: Run, grant: CredentialGrant, minted: Minted) -> tuple[str, str]:
+    """Why what was made is given to nobody, in short and in words, or two empty texts."""
     name = grant.credential.name
     if more := minted.scope.beyond(Scope.from_data(grant.scope)):
-        return (
+        return "scope_widened", (
             f"The source gave a secret of “{name}” that reaches further than what was approved: it "
             f"{', '.join(more)}. Nothing was sent."
         )
     if not run.is_live or run.lease_token != grant.lease or grant.state != CredentialState.MINTING:
-        return f"The run went on without this worker while a secret of “{name}” was made."
+        return "lease_lost", (
+            f"The run went on without this worker while a secret of “{name}” was made."
+        )
     limit = lifecycle.contract_of(run).limits.wall_minutes * 60.0
     if minted.seconds is not None and minted.seconds >= limit and not grant.takes_back:
-        return (
+        return "outlives_the_run", (
             f"The source gave a secret of “{name}” that outlives the run and cannot be taken back. "
             "Nothing was sent."
         )
-    return ""
+    return "", ""
 
 
 def _shorten(grant: CredentialGrant) -> None:
@@ -487,11 +504,12 @@ def not_made(grant_id: int, why: str, *, unknown: bool) -> None:
 
 
 @transaction.atomic(durable=True)
-def note_refusal(run_id: int, use: Use, why: str) -> None:
+def note_refusal(run_id: int, use: Use, refused: CredentialRefused) -> None:
     """Keep a line of a use that was refused before anything was made."""
-    run = locked_run(run_id)
+    run, why = locked_run(run_id), str(refused)
     facts = {"operation": use.consumer, "credential": use.name, "call": use.call_id or None}
-    append_events(run, [Draft("credential.refused", run_facts(run) | facts | {"result": why})])
+    said = {"result": why, "why": refused.why}
+    append_events(run, [Draft("credential.refused", run_facts(run) | facts | said)])
     audit.record(
         "credential.refused",
         tenant=run.tenant,

@@ -36,7 +36,7 @@ def use(
     try:
         grant = grants.begin(run, wanted)
     except CredentialRefused as refused:
-        grants.note_refusal(run.pk, wanted, str(refused))
+        grants.note_refusal(run.pk, wanted, refused)
         raise
     secret = _alive(grant) if grant.state == CredentialState.LIVE else _made(grant, address)
     try:

@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import copy
+import json
 import uuid
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.db.models import F
 from django.utils import timezone
 
 from approvals import errors, publishing, seal
 from approvals.models import Candidate, Decision, Packet, PolicyVersion, Publication, Receipt
 from approvals.publishers import OutcomeUnknown, registry
-from approvals.states import PacketState, PublicationState
+from approvals.states import PacketState, PublicationState, Verdict
 from portal import live
+from portal.canonical import digest
 from portal.errors import NotAllowed
 from portal.handoff import Job
 from runs import lifecycle
-from runs.models import ContractVersion, Run, ToolCall
+from runs.models import ContractVersion, Event, Run, ToolCall
 from runs.states import CallState, RunStatus
+from tests.acceptance.kit import contract_with
 from tests.cast import (
     ASKING,
 )
@@ -92,6 +96,98 @@ def test_inv01_a_call_that_changed_after_its_approval_is_not_made(walk: Walk) ->
 
     assert walk.tracker.requests == []
     assert "these are not the arguments that were judged" in walk.heard(packet.run)
+
+
+def _page_changed(packet: Packet) -> None:
+    Packet.objects.filter(pk=packet.pk).update(page=packet.page | {"effect": "Do nothing."})
+
+
+def _other_shape(packet: Packet) -> None:
+    page = packet.page | {"shape": 0}
+    Packet.objects.filter(pk=packet.pk).update(page=page, digest=digest(page))
+
+
+def _decided_on_another_page(packet: Packet) -> None:
+    Decision.objects.filter(packet=packet).update(digest="0" * 64)
+
+
+def _used(packet: Packet) -> None:
+    Packet.objects.filter(pk=packet.pk).update(used_at=F("settled_at"))
+
+
+def _run_out(packet: Packet) -> None:
+    Packet.objects.filter(pk=packet.pk).update(usable_until=F("settled_at"))
+
+
+def _approved_later(packet: Packet) -> None:
+    Packet.objects.filter(pk=packet.pk).update(settled_at=F("usable_until"))
+
+
+def _about_another_call(packet: Packet) -> None:
+    page = packet.page | {"arguments_digest": "0" * 64}
+    Packet.objects.filter(pk=packet.pk).update(page=page, digest=digest(page))
+
+
+def _not_approved(packet: Packet) -> None:
+    Packet.objects.filter(pk=packet.pk).update(state=PacketState.WITHDRAWN)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (_page_changed, "page_changed"),
+        (_other_shape, "shape_unknown"),
+        (_decided_on_another_page, "decision_on_another_page"),
+        (_used, "used_already"),
+        (_run_out, "approval_ran_out"),
+        (_approved_later, "before_approval"),
+        (_about_another_call, "call_changed"),
+        (_not_approved, "not_approved"),
+    ],
+)
+def test_inv01_the_packet_is_looked_at_again_where_its_call_begins(
+    walk: Walk, change: Callable[[Packet], None], why: str
+) -> None:
+    packet = walk.to_call()
+    walk.decide(packet)
+    change(walk.fresh(packet))
+
+    walk.drain()
+
+    assert walk.tracker.requests == []
+    (held,) = Event.objects.filter(run=packet.run, kind="call.held_back")
+    assert held.facts["why"] == why
+    assert "Refused: " in walk.heard(packet.run)
+
+
+def test_inv01_the_packet_of_a_call_says_when_it_was_used(walk: Walk) -> None:
+    packet = walk.to_call()
+    walk.decide(packet)
+    assert walk.fresh(packet).used_at is None
+    walk.drain()
+    assert walk.fresh(packet).used_at is not None
+    assert "call.held_back" not in walk.kinds(packet.run)
+
+
+def test_inv01_a_packet_of_another_form_is_not_approved(walk: Walk) -> None:
+    packet = parked_call(walk)
+    for shape, refusal in ((0, errors.PacketOfOtherShape), (None, errors.PacketWithoutShape)):
+        page = {key: value for key, value in packet.page.items() if key != "shape"}
+        if shape is not None:
+            page["shape"] = shape
+        Packet.objects.filter(pk=packet.pk).update(page=page, digest=digest(page))
+        with pytest.raises(refusal):
+            walk.decide(walk.fresh(packet))
+    assert walk.decide(walk.fresh(packet), verdict=Verdict.DENY).state == PacketState.DENIED
+
+
+def test_inv01_a_person_reads_the_defaults_of_a_tool_and_they_are_sent(walk: Walk) -> None:
+    packet = walk.to_call(text=contract_with(properties="urgent = { default = false }"))
+    assert packet.page["arguments"]["urgent"] is False
+    walk.decide(packet)
+    walk.drain()
+    (request,) = walk.tracker.requests
+    assert json.loads(request.body) == packet.page["arguments"]
 
 
 def _other_candidate(walk: Walk, publication: Publication) -> None:

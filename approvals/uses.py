@@ -1,0 +1,69 @@
+"""Use up what a person approved, once, in the transaction of the act itself.
+
+The same questions for every kind of packet, asked where its effect is about to begin: is this
+approval for this act, is it whole, was it given to this very page, is it in time, is it unused?
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from approvals import seal
+from approvals.models import Decision, Packet
+from approvals.states import PacketKind, PacketState, Verdict
+
+
+@dataclass(frozen=True)
+class Void:
+    """Why an approval carries nothing: a short name for the evidence, and a sentence."""
+
+    why: str
+    words: str
+
+
+_FAULTS = {
+    seal.Fault.SHAPE_MISSING: "does not say in which form it was sealed.",
+    seal.Fault.SHAPE_UNKNOWN: "was sealed in a form that this version does not know.",
+    seal.Fault.PAGE_CHANGED: "changed after it was approved.",
+}
+
+
+def why_void(
+    packet: Packet,
+    kind: PacketKind,
+    now: datetime,
+    *,
+    unused: bool = True,
+    in_time: bool = True,
+) -> Void | None:
+    """Why `packet` does not approve an act of this kind at `now`, or None.
+
+    An act that used the approval up itself and is begun again leaves `unused` out, and `in_time`
+    where it may be finished late.
+    """
+    name = f"Packet {packet.number}"
+    if packet.kind != kind:
+        return Void("other_kind", f"{name} is about something else ({packet.kind}).")
+    if packet.state != PacketState.APPROVED:
+        return Void("not_approved", f"{name} is {packet.state}.")
+    if fault := seal.fault(packet.page, packet.digest):
+        return Void(fault.value, f"{name} {_FAULTS[fault]}")
+    given = Decision.objects.filter(packet=packet, verdict=Verdict.APPROVE)
+    if given.exclude(digest=packet.digest).exists():
+        return Void("decision_on_another_page", f"A decision on {name} was made on another page.")
+    if unused and packet.used_at is not None:
+        return Void("used_already", f"{name} was used already.")
+    if not in_time:
+        return None
+    if packet.settled_at is None or now < packet.settled_at:
+        return Void("before_approval", f"{name} is not approved yet, by the clock of now.")
+    if packet.usable_until is None or now >= packet.usable_until:
+        return Void("approval_ran_out", f"The approval of {name} was not used in time.")
+    return None
+
+
+def use_up(packet: Packet, now: datetime) -> None:
+    """Write down that a valid approval is used, inside the caller's transaction."""
+    packet.used_at = now
+    packet.save(update_fields=["used_at"])
