@@ -110,6 +110,37 @@ def checker(schema: Mapping[str, Any]) -> Check:
     return check
 
 
+def reader(schema: Mapping[str, Any]) -> Callable[[str], dict[str, Any]]:
+    """The function that reads what a model wrote for a tool with a `closed` schema.
+
+    What the schema says about an argument that was left out stands in the result: a person reads
+    the whole call, and nobody behind them adds to it. Raises `ArgumentsRefused`.
+    """
+    check = checker(schema)
+
+    def read(raw: str) -> dict[str, Any]:
+        arguments = filled(schema, read_object(raw))
+        problem = check(arguments)
+        if problem is not None:
+            raise ArgumentsRefused(problem)
+        return arguments
+
+    return read
+
+
+def filled(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments with the defaults of the schema's own properties, at every depth."""
+    whole = dict(arguments)
+    for name, property_schema in schema.get("properties", {}).items():
+        if not isinstance(property_schema, Mapping):
+            continue
+        if name not in whole and "default" in property_schema:
+            whole[name] = json.loads(json.dumps(property_schema["default"]))
+        if isinstance(whole.get(name), dict):
+            whole[name] = filled(property_schema, whole[name])
+    return whole
+
+
 def can_be_strict(schema: Any) -> bool:
     """Would the strict mode of model endpoints mean the same as this schema?
 

@@ -38,6 +38,7 @@ from runs.agent.arguments import (
     checker,
     closed,
     read_object,
+    reader,
     write_object,
 )
 from runs.agent.failures import described, sandbox_failure
@@ -509,13 +510,10 @@ def _output_tokens(wanted: int | None) -> int:
 
 def _outer(declaration: ToolDeclaration, around: Surroundings) -> Tool:
     schema = closed(declaration.parameters)
-    check = checker(schema)
+    whole = reader(schema)
 
     def read(raw: str) -> tuple[dict[str, Any], str]:
-        arguments = read_object(raw)
-        problem = check(arguments)
-        if problem is not None:
-            raise ArgumentsRefused(problem)
+        arguments = whole(raw)
         return arguments, write_object(arguments)
 
     async def do(context: ToolContext[Any], call: ProposedCall, text: str) -> Ran:
