@@ -7,7 +7,6 @@ is published has to be, byte for byte, what the library's authors wrote.
 from __future__ import annotations
 
 import subprocess
-import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,8 +20,8 @@ from approvals.states import Verdict
 from portal import blobs
 from portal.signing import signing_key
 from runs.models import Run
-from tests import parts
 from tests.cast import GIT_ENV, call, contract_text, git, make_run, make_version, say, transcript
+from tests.packages import TOOLZ
 from tests.real_walk import RealWalk
 
 pytestmark = [
@@ -36,7 +35,7 @@ pytestmark = [
     ),
 ]
 
-NAME, VERSION = "toolz", "1.0.0"
+NAME, VERSION = TOOLZ.name, TOOLZ.version
 MODULE = "toolz/itertoolz.py"
 RIGHT = "    return itertools.islice(seq, 0, None, n)\n"
 WRONG = "    return itertools.islice(seq, 1, None, n)\n"
@@ -46,19 +45,7 @@ SUITE = "python3 -m pytest -q -p no:cacheprovider"
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The library's source distribution, unpacked."""
-    place = tmp_path_factory.mktemp("library")
-    fetched = subprocess.run(
-        (*parts.pip(), "download", "--no-binary", ":all:", "--no-deps", f"{NAME}=={VERSION}"),
-        cwd=place,
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    assert fetched.returncode == 0, fetched.stderr
-    with tarfile.open(place / f"{NAME}-{VERSION}.tar.gz") as archive:
-        archive.extractall(place, filter="data")
-    return place / f"{NAME}-{VERSION}"
+    return TOOLZ.unpacked(tmp_path_factory.mktemp("library"))
 
 
 def files(folder: Path) -> dict[str, tuple[str, bytes]]:

