@@ -12,7 +12,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import Literal, TypeAlias
 
 Kind: TypeAlias = Literal["word", "text", "number", "sign"]
@@ -104,10 +104,27 @@ def place(text: str, start: int) -> tuple[int, int]:
 # --- Words the schema does not know ---------------------------------------------------------------
 
 
-def faults(rule: Sequence[Token], known: Vocabulary) -> list[Fault]:
-    """Every misspelt fact, action and entity type of one rule, in the order of the text."""
-    found = [*_types(rule, known), *_facts(rule, known), *_attributes(rule)]
+def faults(rule: Sequence[Token], known: Vocabulary, most: int) -> list[Fault]:
+    """The misspelt facts, actions and entity types of one rule, `most` of each, in order."""
+    ways = (_types(rule, known), _facts(rule, known), _attributes(rule))
+    found = [fault for way in ways for fault in islice(way, most)]
     return sorted(found, key=lambda each: each.start)
+
+
+def annotation(rule: Sequence[Token], name: str) -> int:
+    """Where the annotation of that name stands, or else the rule."""
+    for one, other in pairwise(rule):
+        if one.text == "@" and other.text == name:
+            return one.start
+    return rule[0].start
+
+
+def name_of(rule: Sequence[Token]) -> str:
+    """What its `@id` says, or nothing."""
+    for at, token in enumerate(rule[:-3]):
+        if token.text == "@" and rule[at + 1].text == "id" and rule[at + 3].kind == "text":
+            return rule[at + 3].value
+    return ""
 
 
 def _types(rule: Sequence[Token], known: Vocabulary) -> Iterator[Fault]:
@@ -154,13 +171,13 @@ def _plain(token: Token) -> bool:
 
 
 def _facts(rule: Sequence[Token], known: Vocabulary) -> Iterator[Fault]:
-    types = known.types_of_facts
+    types, there = known.types_of_facts, _facts_there(rule, known)
     for at, name in facts_named(rule):
         token, kind = rule[at], types.get(name)
         if not _plain(token):
             continue
         if kind is None:
-            remedy = _instead(name, _facts_there(rule, known), "Facts")
+            remedy = _instead(name, there, "Facts")
             yield Fault("fact", name, token.start, f"There is no fact `{name}`.", remedy)
         elif (literal := _compared_with(rule, at)) is not None and _LITERALS[literal.kind] != kind:
             reason = f"`{name}` is a {kind}, and is compared with {literal.text[:40]}."

@@ -30,6 +30,7 @@ from runs.contract.rules import hidden_character
 MAX_TEXT = 64_000
 MAX_RULES = 200
 MAX_NEEDS = 10
+MAX_TOLD = 50  # of what is wrong, at once
 RULE_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
 ANNOTATIONS = ("id", "why", "needs", "role")
 DECIDING = {Permission.DECIDE, Permission.PUBLISH, Permission.MANAGE}
@@ -230,7 +231,10 @@ def compile_policy(text: str) -> Compiled:
     try:
         policies = cedarpy.PolicySet.from_str(text)
         parsed = json.loads(cedarpy.policies_to_json_str(text))
-    except (ValueError, RecursionError) as error:
+    except RecursionError:
+        remedy = "Make several rules of it."
+        raise refused("the policy", None, "A condition is nested too deeply.", remedy) from None
+    except ValueError as error:
         start, reason, remedy = policy_places.grammar_fault(text, str(error), complaint)
         line, column = policy_places.place(text, start)
         raise PolicyRefused(
@@ -238,7 +242,7 @@ def compile_policy(text: str) -> Compiled:
         ) from None
     problems = [*shape_problems(text, parsed), *schema_problems(text)]
     if problems:
-        raise PolicyRefused(problems)
+        raise PolicyRefused(problems[:MAX_TOLD])
     statics = parsed["staticPolicies"]
     return Compiled(policies, {key: rule_of(key, each) for key, each in statics.items()})
 
@@ -277,40 +281,50 @@ def shape_problems(text: str, parsed: Mapping[str, Any]) -> list[PolicyProblem]:
                 "the policy", None, f"It has {len(statics)} rules.", f"Write 1 to {MAX_RULES}."
             )
         )
+    rules = policy_places.statements(policy_places.tokens(text))
     seen: set[str] = set()
-    for place, policy in enumerate(statics.values(), start=1):
-        found += annotation_problems(text, place, policy, seen)
+    for key, policy in statics.items():
+        number = int(key.removeprefix("policy"))  # Cedar counts them so
+        found += annotation_problems(text, number, rules[number], policy, seen)
     return found
 
 
 def annotation_problems(
-    text: str, place: int, policy: Mapping[str, Any], seen: set[str]
+    text: str, number: int, rule: Sequence[Token], policy: Mapping[str, Any], seen: set[str]
 ) -> list[PolicyProblem]:
     notes: Mapping[str, str | None] = policy.get("annotations", {})
     name = notes.get("id") or ""
-    rule, line = name or f"rule {place}", line_of(text, name)
-    faults: list[tuple[str, str]] = []
+    faults: list[tuple[str, str, str]] = []
     if not RULE_NAME.fullmatch(name):
-        faults.append(("It has no proper name.", 'Put @id("short-name") above it.'))
+        faults.append(("id", "It has no proper name.", 'Put @id("short-name") above it.'))
     elif name in seen:
-        faults.append(("The name is taken by an earlier rule.", "Rename one of the two."))
+        faults.append(("id", "The name is taken by an earlier rule.", "Rename one of the two."))
     seen.add(name)
     for each in notes:
         if each not in ANNOTATIONS:
-            faults.append((f"@{each} is not known.", f"Known: @{', @'.join(ANNOTATIONS)}."))
+            known = f"Known: @{', @'.join(ANNOTATIONS)}."
+            faults.append((each, f"@{each} is not known.", known))
     needs, role = notes.get("needs"), notes.get("role")
     if needs is not None and not (needs.isdecimal() and 1 <= int(needs) <= MAX_NEEDS):
-        faults.append((f'@needs("{needs}") is not a number of people.', "Write 1 to 10 in quotes."))
+        reason = f'@needs("{needs}") is not a number of people.'
+        faults.append(("needs", reason, "Write 1 to 10 in quotes."))
     if role is not None and role not in ROLES:
-        faults.append((f'@role("{role}") is no role that decides.', f"Write {', '.join(ROLES)}."))
+        reason = f'@role("{role}") is no role that decides.'
+        faults.append(("role", reason, f"Write {', '.join(ROLES)}."))
     if (needs is not None or role is not None) and not asks(policy):
         faults.append(
             (
+                "role" if needs is None else "needs",
                 "@needs and @role have no effect here.",
                 'Use them on permit with Action::"ask" or Action::"publish".',
             )
         )
-    return [PolicyProblem(rule, line, *fault) for fault in faults]
+    found = []
+    for about, reason, remedy in faults:
+        line, column = policy_places.place(text, policy_places.annotation(rule, about))
+        problem = PolicyProblem(name or f"rule {number + 1}", line, reason, remedy, column)
+        found.append(problem)
+    return found
 
 
 def asks(policy: Mapping[str, Any]) -> bool:
@@ -333,25 +347,29 @@ def schema_problems(text: str) -> list[PolicyProblem]:
     found: list[PolicyProblem] = []
     for number, rule in enumerate(rules):
         reasons = said.pop(f"policy{number}", [])  # Cedar counts them so
-        faults = policy_places.faults(rule, VOCABULARY) + foreign_facts(rule, reasons)
-        found += [located(text, fault) for fault in faults]
+        faults = policy_places.faults(rule, VOCABULARY, MAX_TOLD)
+        faults += foreign_facts(rule, reasons)
+        name = policy_places.name_of(rule) or f"rule {number + 1}"
+        found += [located(text, name, fault) for fault in faults]
         for reason, remedy in sorted(unexplained(reasons, faults)):
             line, column = policy_places.place(text, rule[0].start)
-            name = name_at(text, rule[0].start)
             found.append(PolicyProblem(name, line, reason, remedy, column))
     return found or [PolicyProblem("the policy", None, "It does not fit the schema.", "Mend it.")]
 
 
 def misspelt(text: str) -> list[PolicyProblem]:
     """Words that the schema does not know, wherever they stand."""
-    rules = policy_places.statements(policy_places.tokens(text))
-    faults = (fault for rule in rules for fault in policy_places.faults(rule, VOCABULARY))
-    return [located(text, fault) for fault in faults]
+    found: list[PolicyProblem] = []
+    for number, rule in enumerate(policy_places.statements(policy_places.tokens(text)), start=1):
+        name = policy_places.name_of(rule) or f"rule {number}"
+        faults = policy_places.faults(rule, VOCABULARY, MAX_TOLD)
+        found += [located(text, name, fault) for fault in faults]
+    return found[:MAX_TOLD]
 
 
-def located(text: str, fault: Fault) -> PolicyProblem:
+def located(text: str, rule: str, fault: Fault) -> PolicyProblem:
     line, column = policy_places.place(text, fault.start)
-    return PolicyProblem(name_at(text, fault.start), line, fault.reason, fault.remedy, column)
+    return PolicyProblem(rule, line, fault.reason, fault.remedy, column)
 
 
 _NOT_FOUND = re.compile(r'attribute `(.+)` in context for Action::"(.+)" not found')
@@ -416,14 +434,4 @@ def name_at(text: str, start: int) -> str:
     """The name of the rule that this place belongs to, or its number."""
     rules = policy_places.statements(policy_places.tokens(text))
     number = next((n for n, rule in enumerate(rules) if start < rule[-1].end), len(rules) - 1)
-    rule = rules[number] if rules else []
-    for at, token in enumerate(rule[:-3]):
-        if token.text == "@" and rule[at + 1].text == "id" and rule[at + 3].kind == "text":
-            return rule[at + 3].value
-    return f"rule {number + 1}" if rules else "the policy"
-
-
-def line_of(text: str, name: str) -> int | None:
-    """Where the rule of that name begins: Cedar's findings carry no position."""
-    at = re.search(rf'@id\s*\(\s*"{re.escape(name)}"\s*\)', text) if name else None
-    return text.count("\n", 0, at.start()) + 1 if at else None
+    return (policy_places.name_of(rules[number]) or f"rule {number + 1}") if rules else "the policy"

@@ -138,15 +138,14 @@ def replay(text: str, history: Iterable[Past], *, seconds: float = inf) -> Trial
     return trial
 
 
-def sentence(trial: Trial, days: int) -> str:
-    """The outcome in one sentence, in the portal's words."""
-    span = "a day" if days == 1 else f"{days} days"
+def sentence(trial: Trial, span: str) -> str:
+    """The outcome in one sentence, in the portal's words; `span` such as "in 90 days"."""
     total = trial.asked_people
     if not total:
-        return f"No packet of {span} could be replayed."
+        return f"No packet {span} could be replayed."
     allow, ask, deny = (f"{trial.packets[each].count:,}" for each in ("allow", "ask", "deny"))
     said = (
-        f"Of {total:,} packet{'' if total == 1 else 's'} in {span} it would have allowed {allow}, "
+        f"Of {total:,} packet{'' if total == 1 else 's'} {span} it would have allowed {allow}, "
         f"asked {ask}, denied {deny}"
     )
     denied = trial.allowed_denied.count
@@ -219,24 +218,30 @@ def _key_of(kind: type, read: frozenset[str] | None) -> attrgetter[Any]:
 def facts_read(text: str) -> frozenset[str] | None:
     """The facts that a policy reads, or None if it uses the context as a whole."""
     found: set[str] = set()
-    return (
-        frozenset(found) if _reads(json.loads(cedarpy.policies_to_json_str(text)), found) else None
-    )
+    left: list[object] = [json.loads(cedarpy.policies_to_json_str(text))]
+    while left:  # conditions may be nested deeper than functions may
+        node = left.pop()
+        if isinstance(node, list):
+            left += node
+        elif isinstance(node, dict):
+            if node == _CONTEXT:
+                return None
+            if (name := _fact_read(node)) is not None:
+                found.add(name)
+            else:
+                left += node.values()
+    return frozenset(found)
 
 
-def _reads(node: object, found: set[str]) -> bool:
-    """Whether facts are read one by one alone below this node; `found` gets their names."""
-    if isinstance(node, list):
-        return all(_reads(each, found) for each in node)
-    if not isinstance(node, dict):
-        return True
-    if node == {"Var": "context"}:
-        return False
-    for way in (".", "has"):
-        inner = node.get(way)
-        if isinstance(inner, dict) and inner.get("left") == {"Var": "context"}:
-            attribute = inner.get("attr")
-            if len(node) == 1 and isinstance(attribute, str):
-                found.add(attribute)
-                return True
-    return all(_reads(each, found) for each in node.values())
+_CONTEXT = {"Var": "context"}
+
+
+def _fact_read(node: dict[str, object]) -> str | None:
+    """The fact, where a part of a condition does nothing but read one or ask whether it is."""
+    if len(node) != 1:
+        return None
+    inner = node.get(".", node.get("has"))
+    if not isinstance(inner, dict) or inner.get("left") != _CONTEXT:
+        return None
+    name = inner.get("attr")
+    return name if isinstance(name, str) else None

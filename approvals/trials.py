@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 from django.urls import reverse
 
@@ -85,12 +85,22 @@ def tried(tenant: Tenant, text: str, *, days: int, before: datetime | None) -> T
         trial=trial,
         days=days,
         before=before,
-        sentence=sentence(trial, days),
+        sentence=sentence(trial, _span(trial, days, before)),
         parts=[
             Part(title, icon, tone, group, [links[past] for past in group.shown if past in links])
             for title, icon, tone, group in filled
         ],
     )
+
+
+def _span(trial: Trial, days: int, before: datetime | None) -> str:
+    """What was replayed, in words that are true where it is a part of the days asked for."""
+    words = f"in {days} days" if trial.cut is None else f"since {_moment(trial.cut)}"
+    return words if before is None else f"{words}, before {_moment(before)},"
+
+
+def _moment(moment: datetime) -> str:
+    return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
 
 
 # --- Links ----------------------------------------------------------------------------------------

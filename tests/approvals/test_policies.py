@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from approvals import simulator
+from approvals import simulator, trials
 from approvals.history import judged_between
 from approvals.models import Packet, PolicyVersion
 from approvals.policies import (
@@ -165,7 +165,7 @@ def test_a_tenant_is_tried_on_its_own_history_alone(walk: Walk) -> None:
     walk.to_call()
     other = tried(walk.cast.globex, LENIENT, days=365, before=None)
     assert (other.trial.asked_people, other.trial.alone, other.parts) == (0, 0, [])
-    assert other.sentence == "No packet of 365 days could be replayed."
+    assert other.sentence == "No packet in 365 days could be replayed."
 
 
 @pytest.mark.both_databases
@@ -196,6 +196,21 @@ def test_a_long_list_goes_on_where_it_was_cut(walk: Walk, monkeypatch: pytest.Mo
     page = max_.post(TRY, text=LENIENT, days="30", before=before[1])
     assert str(first.public_id) in page.content.decode()
     assert str(second_one.public_id) not in page.content.decode()
+
+
+def test_a_trial_that_ran_out_of_time_speaks_of_what_it_read(
+    walk: Walk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packet = walk.to_call()
+    monkeypatch.setattr(simulator, "PORTION", 1)
+    monkeypatch.setattr(trials, "SECONDS", -1)
+    page = Visitor(walk.cast.max).post(TRY, text=LENIENT, days="30")
+    call = packet.call
+    assert call is not None
+    since = f"{call.created_at:%Y-%m-%d %H:%M} UTC"
+    assert f"Of 1 packet since {since} it would have allowed 1" in words(page)
+    assert "Time was over: what was judged before" in words(page)
+    assert "Go on from there" in words(page)
 
 
 @pytest.mark.parametrize("asked", [{"days": "91"}, {"days": "x"}, {"before": "soon"}])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 
 import pytest
 from hypothesis import given, settings
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from approvals.policy_places import place, statements, tokens
 from approvals.policy_text import (
     DEFAULT_POLICY,
+    MAX_TOLD,
     VOCABULARY,
     PolicyProblem,
     PolicyRefused,
@@ -60,6 +62,17 @@ def refusals(marked: str) -> list[PolicyProblem]:
         (DO + "when { context.outward };\n¦permt (principal);", "`permt`", "mean `permit`?"),
         (DO + 'when { ¦decmal("1") == 2 };', "`decmal`", "mean `decimal`? Functions:"),
         (DO + 'when { context.programs.¦contain("a") };', "`contain`", "mean `contains`?"),
+        (
+            '@id("a") ¦@wy("x") permit (principal, action, resource);',
+            "@wy is not known",
+            "Known: @id, @why,",
+        ),
+        (
+            '@id("a") ¦@needs("0") permit (principal, action == Action::"ask", resource);',
+            "not a number of people",
+            "1 to 10",
+        ),
+        ("¦permit (principal, action, resource);", "no proper name", "@id("),
         (DO + 'when { ¦"abc };', "has no end", 'Close it with ".'),
         (DO + "when { context.outward ¦}", "not finished", "semicolon"),
         (
@@ -93,8 +106,14 @@ def test_it_says_where_what_and_what_instead(marked: str, reason: str, remedy: s
     (problem,) = refusals(marked)
     assert reason in problem.reason
     assert remedy in problem.remedy
-    assert problem.rule in ("one", "a", "rule 2")
+    assert problem.rule in ("one", "a", "rule 1", "rule 2")
     assert f"line {problem.line}, column {problem.column}: " in str(problem)
+
+
+def test_a_name_that_is_taken_is_pointed_at_where_it_stands_again() -> None:
+    one = DO + "when { context.outward };\n"
+    (problem,) = refusals(f"{one}{HERE}{one}")
+    assert problem.reason == "The name is taken by an earlier rule."
 
 
 def test_every_mistake_of_a_text_is_named_at_once() -> None:
@@ -129,6 +148,19 @@ def test_what_is_in_force_already_is_not_refused_later() -> None:
     compile_policy(text)
     with pytest.raises(PolicyRefused, match="nonsense"):
         check_policy(text)
+
+
+def test_a_text_full_of_mistakes_is_answered_at_once() -> None:
+    began = time.process_time()
+    with pytest.raises(PolicyRefused) as caught:
+        check_policy((DO + "when { " + " && ".join(["context.x"] * 200) + " };\n") * 20)
+    assert time.process_time() - began < 10
+    assert len(caught.value.problems) == MAX_TOLD
+
+
+def test_a_condition_that_is_too_deep_is_said_to_be() -> None:
+    with pytest.raises(PolicyRefused, match="nested too deeply"):
+        check_policy(DO + "when { " + " && ".join(["context.outward"] * 3_000) + " };")
 
 
 def test_names_with_escapes_are_left_to_cedar() -> None:

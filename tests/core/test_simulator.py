@@ -65,7 +65,7 @@ def test_the_sentence_counts_what_it_says_and_what_people_said() -> None:
     ]
     trial = replay(RELAXED, history)
 
-    assert sentence(trial, 90) == (
+    assert sentence(trial, "in 90 days") == (
         "Of 214 packets in 90 days it would have allowed 14, asked 190, denied 10; "
         "2 of the 14 were denied by people."
     )
@@ -78,25 +78,25 @@ def test_the_sentence_counts_what_it_says_and_what_people_said() -> None:
 
 
 @pytest.mark.parametrize(
-    ("history", "days", "words"),
+    ("history", "span", "words"),
     [
-        ([], 7, "No packet of 7 days could be replayed."),
-        ([past(1, None, answer="denied")], 1, "No packet of a day could be replayed."),
+        ([], "in 7 days", "No packet in 7 days could be replayed."),
+        ([past(1, None, answer="denied")], "in 7 days", "No packet in 7 days could be replayed."),
         (
             [past(1, HTTP, answer="denied")],
-            1,
-            "Of 1 packet in a day it would have allowed 0, asked 1, denied 0.",
+            "in 7 days",
+            "Of 1 packet in 7 days it would have allowed 0, asked 1, denied 0.",
         ),
         (
             [past(1, replace(HTTP, argument_bytes=1), answer="denied")],
-            30,
+            "in 30 days",
             "Of 1 packet in 30 days it would have allowed 1, asked 0, denied 0; "
             "1 of the 1 was denied by people.",
         ),
     ],
 )
-def test_small_histories_have_sentences_too(history: list[Past], days: int, words: str) -> None:
-    assert sentence(replay(RELAXED, history), days) == words
+def test_small_histories_have_sentences_too(history: list[Past], span: str, words: str) -> None:
+    assert sentence(replay(RELAXED, history), span) == words
 
 
 def test_what_no_person_was_shown_is_told_apart() -> None:
@@ -222,6 +222,9 @@ def test_the_facts_a_policy_reads() -> None:
         *("checks_failed", "checks_missing", "declared", "denied_before", "kind", "outward"),
         *("own_process", "paths_inside", "paths_outside", "secrets", "touches_pipeline"),
     ]
+    deep = " && ".join(["context.outward"] * 250)
+    text = f'@id("a") permit (principal, action == Action::"do", resource) when {{ {deep} }};'
+    assert sorted(facts_read(text) or ()) == ["outward"]
     for whole in ("context == context", "[context].contains(context)"):
         text = f'@id("a") permit (principal, action == Action::"do", resource) when {{ {whole} }};'
         assert facts_read(text) is None
