@@ -47,6 +47,15 @@ def append_only_sql(vendor: str, table: str) -> Statements:
     )
 
 
+def writable_sql(vendor: str, table: str) -> Statements:
+    """Take away what `append_only_sql` made."""
+    if vendor == "postgresql":
+        return tuple(
+            f"DROP TRIGGER IF EXISTS append_only_{each} ON {table}" for each in ("rows", "table")
+        )
+    return tuple(f"DROP TRIGGER IF EXISTS {table}_no_{verb}" for verb in ("update", "delete"))
+
+
 def isolate(*tables: str) -> RunPython:
     """Row-level security for tables with a tenant_id. On SQLite the guarded door stands alone."""
 
@@ -60,7 +69,7 @@ def isolate(*tables: str) -> RunPython:
 
 
 def append_only(*tables: str) -> RunPython:
-    """Make tables append-only."""
+    """Make tables append-only; undone, they can be changed again."""
 
     def forwards(apps: StateApps, editor: BaseDatabaseSchemaEditor) -> None:
         for table in tables:
@@ -68,4 +77,9 @@ def append_only(*tables: str) -> RunPython:
                 # No parameters at all, or the percent sign above would be taken for one.
                 editor.execute(statement, params=None)
 
-    return RunPython(forwards, RunPython.noop)
+    def backwards(apps: StateApps, editor: BaseDatabaseSchemaEditor) -> None:
+        for table in tables:
+            for statement in writable_sql(editor.connection.vendor, table):
+                editor.execute(statement, params=None)
+
+    return RunPython(forwards, backwards)

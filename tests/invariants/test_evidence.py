@@ -13,6 +13,7 @@ import rfc8785
 from django.db import DatabaseError, connection, transaction
 from django.db.models import QuerySet
 
+from approvals.models import Decision
 from portal import audit
 from portal.models import AuditEntry
 from runs import lifecycle
@@ -72,15 +73,22 @@ def test_inv13_an_effect_is_one_line_in_the_portals_words(walk: Walk) -> None:
 
 
 @pytest.mark.both_databases
-@pytest.mark.parametrize("model", [Event, AuditEntry])
+@pytest.mark.parametrize(
+    ("model", "forged"),
+    [
+        (Event, {"hash": "0" * 64}),
+        (AuditEntry, {"hash": "0" * 64}),
+        (Decision, {"verdict": "deny"}),
+    ],
+)
 def test_inv14_the_database_refuses_to_change_or_remove_evidence(
-    walk: Walk, database: str, model: Any
+    walk: Walk, database: str, model: Any, forged: dict[str, str]
 ) -> None:
-    parked_call(walk)
+    walk.decide(parked_call(walk))
     first = model.objects.order_by("pk").first()
     assert first is not None
     row = model.objects.filter(pk=first.pk)
-    changes: list[Callable[[], object]] = [lambda: row.update(hash="0" * 64), row.delete]
+    changes: list[Callable[[], object]] = [lambda: row.update(**forged), row.delete]
     for change in changes:
         with pytest.raises(DatabaseError, match="append-only"), transaction.atomic():
             change()
