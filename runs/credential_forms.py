@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 
 from django import forms
 from django.utils import timezone
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString
 
 from runs.credentials.changes import Terms
 from runs.credentials.scope import ALL
@@ -22,8 +24,13 @@ class Setting(NamedTuple):
     help: str = ""
     required: bool = True
     initial: str = ""
+    choices: tuple[tuple[str, str], ...] = ()
+    """Where there are no other values: each with its words, the usual one first."""
+    suggestions: tuple[str, ...] = ()
+    """Values that are likely; another one may be written."""
 
 
+_FIELDS = ("password", "token", "secret", "key")
 _ADDRESS = Setting("address", "Address", "Such as https://vault.example.com:8200.")
 _NAMESPACE = Setting("namespace", "Namespace", "Empty where there are none.", required=False)
 
@@ -35,7 +42,14 @@ SETTINGS: Mapping[str, tuple[Setting, ...]] = {
         Setting("app", "App", "The App’s id or client id."),
         Setting("installation", "Installation", "Its number, in the address of its page."),
         Setting("repositories", "Repositories", "owner/name, separated by blanks, or *."),
-        Setting("api", "API", "", required=False, initial="https://api.github.com"),
+        Setting(
+            "api",
+            "API",
+            "That of github.com, or one’s own, such as https://github.example.com/api/v3.",
+            required=False,
+            initial="https://api.github.com",
+            suggestions=("https://api.github.com",),
+        ),
     ),
     "oauth": (
         Setting("token_url", "Token address"),
@@ -44,16 +58,16 @@ SETTINGS: Mapping[str, tuple[Setting, ...]] = {
         Setting(
             "client_auth",
             "How the client says who it is",
-            "basic, in a header, or post, in the form.",
             required=False,
             initial="basic",
+            choices=(("basic", "In a header (basic)"), ("post", "In the form (post)")),
         ),
     ),
     "vault_kv": (
         _ADDRESS,
         Setting("mount", "Mount", "Of a KV engine, version 2."),
         Setting("path", "Path"),
-        Setting("field", "Field", "", initial="password"),
+        Setting("field", "Field", "", initial="password", suggestions=_FIELDS),
         Setting("username_field", "Field of the user name", "", required=False),
         _NAMESPACE,
     ),
@@ -61,7 +75,7 @@ SETTINGS: Mapping[str, tuple[Setting, ...]] = {
         _ADDRESS,
         Setting("mount", "Mount", "Of the engine that makes the secrets."),
         Setting("role", "Role"),
-        Setting("field", "Field", "", required=False, initial="password"),
+        Setting("field", "Field", "", required=False, initial="password", suggestions=_FIELDS),
         Setting("username_field", "Field of the user name", "", required=False, initial="username"),
         _NAMESPACE,
     ),
@@ -87,11 +101,33 @@ ACTIONS = {
 }
 
 
+# Where the secrets of a kind are usually sent, to begin with.
+AUDIENCES = {"github_app": "github.com\napi.github.com"}
+
+
 class SecretArea(forms.Textarea):
     """A field that never shows what was typed into it, not even beside another field's error."""
 
     def format_value(self, value: Any) -> str:
         return ""
+
+
+class SuggestingInput(forms.TextInput):
+    """A line of text with likely values, of which none has to be taken."""
+
+    def __init__(self, suggestions: Sequence[str], attrs: dict[str, Any] | None = None) -> None:
+        self.suggestions = suggestions
+        super().__init__(attrs)
+
+    def render(
+        self, name: str, value: Any, attrs: dict[str, Any] | None = None, renderer: Any = None
+    ) -> SafeString:
+        named = f"likely-{name}"
+        line = super().render(name, value, {**(attrs or {}), "list": named}, renderer)
+        options = format_html_join(
+            "", '<option value="{}">', ((each,) for each in self.suggestions)
+        )
+        return format_html('{}<datalist id="{}">{}</datalist>', line, named, options)
 
 
 class SourceForm(forms.Form):
@@ -139,9 +175,10 @@ class SourceForm(forms.Form):
         contracts: Sequence[str],
         *args: Any,
         now: Mapping[str, Any] | None = None,
+        owners: Sequence[str] = (),
         **kwargs: Any,
     ) -> None:
-        """`now` are the terms in force, for a change."""
+        """`now` are the terms in force, for a change; `owners` are likely ones."""
         self.kind = kind
         super().__init__(*args, **{**kwargs, "initial": _initial(kind, now)})
         choices = [(ALL, "Every contract"), *((each, each) for each in contracts)]
@@ -156,9 +193,8 @@ class SourceForm(forms.Form):
             secret.help_text = "Empty keeps the one that is there."
             del self.fields["name"]
         for each in SETTINGS[kind]:
-            self.fields[each.name] = forms.CharField(
-                label=each.label, help_text=each.help, required=each.required, max_length=1_000
-            )
+            self.fields[each.name] = _field(each, now)
+        self.fields["owner"].widget = SuggestingInput(owners, {"maxlength": "200"})
         settings = [each.name for each in SETTINGS[kind]]
         self.order_fields(["name", *settings, "secret"])
 
@@ -188,6 +224,23 @@ class SourceForm(forms.Form):
         self.add_error(name if name in self.fields else None, str(wrong))
 
 
+def _field(setting: Setting, now: Mapping[str, Any] | None) -> forms.Field:
+    shared: dict[str, Any] = {
+        "label": setting.label,
+        "help_text": setting.help,
+        "required": setting.required,
+    }
+    if setting.choices:
+        choices = list(setting.choices)
+        # A source that leaves it out is not changed by being looked at.
+        if now is not None and not now["config"].get(setting.name):
+            choices.insert(0, ("", f"Not said, so: {choices[0][1].lower()}"))
+        return forms.ChoiceField(choices=choices, **shared)
+    if setting.suggestions:
+        shared["widget"] = SuggestingInput(setting.suggestions)
+    return forms.CharField(max_length=1_000, **shared)
+
+
 def _lines(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(each.strip() for each in text.splitlines() if each.strip()))
 
@@ -195,7 +248,8 @@ def _lines(text: str) -> tuple[str, ...]:
 def _initial(kind: str, now: Mapping[str, Any] | None) -> dict[str, Any]:
     if now is None:
         settings = {each.name: each.initial for each in SETTINGS[kind]}
-        return {**settings, "expires_on": timezone.now().date() + timedelta(days=90)}
+        last = timezone.now().date() + timedelta(days=90)
+        return {**settings, "expires_on": last, "audience": AUDIENCES.get(kind, "")}
     ends = now.get("expires_at")
     return {
         **now["config"],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
@@ -58,8 +59,7 @@ def credential_new(request: TenantRequest, kind: str) -> HttpResponse:
     """Propose a source of one kind."""
     if kind not in SETTINGS:
         raise NotFound
-    form = SourceForm(kind, sight.contract_names(request.tenant), request.POST or None)
-    return _propose(request, form, None)
+    return _propose(request, _form(request, kind), None)
 
 
 @_GET_OR_POST
@@ -68,9 +68,17 @@ def credential_edit(request: TenantRequest, name: str) -> HttpResponse:
     """Propose other terms for a source."""
     row = access_credential(request.membership, name)
     now = changes.terms_of(row) or None
-    contracts = sight.contract_names(request.tenant)
-    form = SourceForm(row.kind, contracts, request.POST or None, now=now)
-    return _propose(request, form, row)
+    return _propose(request, _form(request, row.kind, now), row)
+
+
+def _form(request: TenantRequest, kind: str, now: Mapping[str, Any] | None = None) -> SourceForm:
+    return SourceForm(
+        kind,
+        sight.contract_names(request.tenant),
+        request.POST or None,
+        now=now,
+        owners=sight.likely_owners(request.tenant),
+    )
 
 
 def _propose(request: TenantRequest, form: SourceForm, row: Credential | None) -> HttpResponse:

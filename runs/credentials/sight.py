@@ -10,7 +10,8 @@ from typing import Any
 from django.db.models import Count, Q
 from django.utils import timezone
 
-from portal.models import Tenant
+from portal.models import Membership, Tenant
+from portal.visible import hides_in_name
 from runs.compare import FieldChange, compare
 from runs.credentials import grants
 from runs.models import Credential, CredentialChange, CredentialGrant, JobContract
@@ -118,6 +119,14 @@ def contract_names(tenant: Tenant) -> list[str]:
     """The contracts that can be consumers."""
     names = JobContract.objects.filter(tenant=tenant).order_by("name")
     return list(names.values_list("name", flat=True))
+
+
+def likely_owners(tenant: Tenant) -> list[str]:
+    """Who may answer for a source: those who do for others, and the tenant's people."""
+    owners = Credential.objects.filter(tenant=tenant).values_list("owner", flat=True)
+    people = Membership.objects.filter(tenant=tenant, user__is_machine=False)
+    names = {*owners, *people.values_list("user__name", flat=True)}
+    return sorted(name for name in names if name and not hides_in_name(name))
 
 
 def difference(change: CredentialChange) -> list[FieldChange]:

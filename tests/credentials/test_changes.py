@@ -258,6 +258,39 @@ def test_the_terms_of_a_form_are_the_terms_that_were_read(walk: Walk) -> None:
     assert changes.terms_of(row) == terms(expires_at="2099-12-31T23:59:59+00:00").to_data()
 
 
+def test_what_is_known_is_chosen(walk: Walk) -> None:
+    """And a source that leaves a choice out is not changed by being looked at."""
+    max_, new = Visitor(walk.cast.max), "/t/acme/credentials/new/oauth/"
+    form = page(max_, new)
+    assert '<option value="basic" selected>In a header (basic)</option>' in form
+    assert '<option value="Max Weber">' in form  # who may own it
+    assert "Mona Machine" not in form
+    given: dict[str, Any] = {
+        "token_url": "https://auth.example.com/token",
+        "client": "portal",
+        "actions": "issues",
+        "audience": "tracker.example.com",
+        "consumers": ["*"],
+        "minutes": "15",
+        "expires_on": "2099-12-31",
+        "owner": "A team of its own",
+        "reason": "None.",
+    }
+    wrong = max_.post(new, **given, name="token", secret="s" * 20, client_auth="cookie")
+    assert wrong.status_code == 422
+    assert "Select a valid choice" in wrong.content.decode()
+    assert max_.post(new, **given, name="token", secret="s" * 20).status_code == 302
+    approve(walk, CredentialChange.objects.get())
+    assert "client_auth" not in Credential.objects.get().config
+    change = "/t/acme/credentials/of/token/change/"
+    assert '<option value="" selected>Not said, so: in a header (basic)</option>' in page(
+        max_, change
+    )
+    assert max_.post(change, **given, client_auth="").status_code == 409  # the same terms
+    assert max_.post(change, **given, client_auth="post").status_code == 302
+    assert CredentialChange.objects.latest("pk").wider == ["“client_auth” is another one"]
+
+
 # --- Keys ----------------------------------------------------------------------------------------
 
 
