@@ -8,7 +8,7 @@ from django import forms
 
 from portal.context import ROLE_WORDS
 from portal.models import User
-from portal.visible import hides
+from portal.visible import hides_in_name
 
 # Django's own class takes no type argument when the program runs.
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class NewMemberForm(RolesForm):
     def clean_name(self) -> str:
         """A name stands beside decisions: it must be what it looks like."""
         name: str = self.cleaned_data["name"]
-        if hides(name):
+        if hides_in_name(name):
             raise forms.ValidationError(
                 "This name holds characters that cannot be seen. Type it anew."
             )

@@ -9,6 +9,7 @@ from django.db import models
 from django.db.models import F, Q
 
 from portal.roles import FOR_PEOPLE, Permission, permissions_of
+from portal.visible import pieces_of_name
 
 
 class UserManager(BaseUserManager["User"]):
@@ -55,7 +56,9 @@ class User(AbstractBaseUser):
     @property
     def initials(self) -> str:
         """Two letters for the avatar."""
-        words = self.name.split()
+        words = "".join(
+            piece.text for piece in pieces_of_name(self.name) if not piece.hidden
+        ).split()
         return "".join(word[0] for word in words[:2]).upper() or "?"
 
     @property

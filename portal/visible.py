@@ -100,6 +100,73 @@ def pieces(text: str) -> Iterator[Piece]:
         yield Piece(text[last:])
 
 
+def _joining_letters() -> tuple[frozenset[str], frozenset[str]]:
+    """Arabic letters that join the next one, and those that join the one before.
+
+    A letter that joins has forms of its own for it, which Unicode keeps for old encodings.
+    """
+    onward: set[str] = set()
+    back: set[str] = set()
+    for code in [*range(0xFB50, 0xFE00), *range(0xFE70, 0xFEFD)]:
+        form, *bases = unicodedata.decomposition(chr(code)).split()[:3] or [""]
+        if len(bases) != 1:
+            continue
+        letter = chr(int(bases[0], 16))
+        if form in ("<initial>", "<medial>"):
+            onward.add(letter)
+        if form in ("<medial>", "<final>"):
+            back.add(letter)
+    return frozenset(onward), frozenset(back)
+
+
+_JOINS_NEXT, _JOINS_BEFORE = _joining_letters()
+_NON_JOINER, _JOINERS = "\u200c", "\u200c\u200d"
+_VIRAMA = 9  # the combining class of signs that take a letter's vowel away
+
+
+def _spells(text: str, at: int) -> bool:
+    """Whether the character at `at` is a joiner that its word is spelled with.
+
+    The rules of RFC 5892 (appendix A.1 and A.2), with a letter of the same script on both sides:
+    either joiner after a virama, a non-joiner between Arabic letters that join without it. There
+    it changes what is drawn; anywhere else it only hides.
+    """
+    before, after = text[:at], text[at + 1 : at + 2]
+    bare = before
+    while bare and unicodedata.category(bare[-1]) == "Mn":
+        bare = bare[:-1]
+    if text[at] not in _JOINERS or not bare or not after.isalpha():
+        return False
+    if unicodedata.combining(before[-1]) == _VIRAMA:
+        return bare[-1].isalpha() and _script(bare[-1]) == _script(after)
+    return text[at] == _NON_JOINER and bare[-1] in _JOINS_NEXT and after in _JOINS_BEFORE
+
+
+def _script(letter: str) -> str:
+    """`DEVANAGARI`, `SINHALA`: the first word of the letter's name says it."""
+    return unicodedata.name(letter, "").partition(" ")[0]
+
+
+def pieces_of_name(name: str) -> Iterator[Piece]:
+    """`pieces` of a person's name, in which the joiners it is spelled with are plain."""
+    at = 0
+    for piece in pieces(name):
+        yield Piece(piece.text) if piece.hidden and _spells(name, at) else piece
+        at += len(piece.text)
+
+
+def hides_in_name(name: str) -> bool:
+    """Whether anything in a person's name is drawn as a code point."""
+    return hides(name) and any(piece.hidden for piece in pieces_of_name(name))
+
+
+def spelled(name: str) -> str:
+    """A person's name for plain text: what hides in it is written as `[U+200B]`."""
+    return "".join(
+        f"[{piece.label}]" if piece.hidden else piece.text for piece in pieces_of_name(name)
+    )
+
+
 def hides(text: str) -> bool:
     """Whether anything in `text` is drawn as a code point."""
     return not (text.isascii() and text.isprintable()) and _HIDDEN.search(text) is not None

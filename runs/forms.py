@@ -8,6 +8,7 @@ from typing import Any
 from django import forms
 
 from portal.models import User
+from portal.visible import spelled
 from runs.egress.asking import (
     LONGEST_PATH,
     LONGEST_WORDS,
@@ -73,7 +74,7 @@ class HandForm(forms.Form):
         self.people = {person.pk: person for person in people}
         self.fields["to"].choices = [  # type: ignore[attr-defined]
             ("", "Choose a person"),
-            *((person.pk, person.name) for person in people),
+            *((person.pk, spelled(person.name)) for person in people),
         ]
 
     @property

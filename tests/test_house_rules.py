@@ -98,6 +98,19 @@ RULES = (
         ),
     ),
     Rule(
+        "a person’s name is drawn",
+        r"\{\{ (?:\w+\.)*(?:user|person|owner|author|actor|\w+_by|\w+_to)\.name"
+        r"(?![^}]*\|named \}\})",
+        PAGES,
+        "It stands beside decisions: what hides in it, however it was stored, must show.",
+        ("{{ run.requested_by.name|named }}", '{{ entry.actor.name|default:"nobody"|named }}'),
+        (
+            "{{ each.user.name }}",
+            "by {{ run.requested_by.name|default:None }}",
+            "{{ person.name }}",
+        ),
+    ),
+    Rule(
         "no work left in a comment",
         r"\b(?:TODO|FIXME|XXX|HACK)\b",
         (*PRODUCT, *PAGES, *ASSETS, "tests/**/*.py"),

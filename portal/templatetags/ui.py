@@ -502,6 +502,43 @@ def _piece(piece: visible.Piece) -> str:
     return format_html('<span class="hid" title="{}">{}</span>', piece.name, piece.label)
 
 
+@register.filter(is_safe=True)
+def named(name: object) -> SafeString:
+    """A person's name: `shown`, but spelled as its script has it, and in a direction of its own."""
+    plain = str(name)
+    if plain.isascii() and plain.isprintable():
+        return SafeString(html.escape(plain))  # Escaped here.
+    drawn = ((_piece(piece),) for piece in visible.pieces_of_name(plain))
+    return format_html("<bdi>{}</bdi>", format_html_join("", "{}", drawn))
+
+
+@register.filter(is_safe=True)
+def place(text: object) -> SafeString:
+    """A host, address or path: `shown`, and broken after its separators where it needs a break."""
+    plain = str(text).replace("\r\n", "\n")
+    drawn = (
+        (_piece(piece) if piece.hidden else _breakable(piece.text),)
+        for piece in visible.pieces(plain)
+    )
+    return format_html_join("", "{}", drawn)
+
+
+def _breakable(text: str) -> SafeString:
+    parts = [part for word in _IN_PATHS.split(text) for part in _long_parts(word)]
+    return format_html_join(mark_safe("<wbr>"), "{}", ((each,) for each in parts))
+
+
+def _long_parts(word: str) -> list[str]:
+    return _IN_NAMES.split(word) if len(word) > _LONG_NAME else [word]
+
+
+# Between a separator and the word after it: of a path or query, but not of a scheme; and of a
+# host, which is taken apart only where it is long for a line of a phone.
+_IN_PATHS = re.compile(r"(?<=[/?&=])(?<!//)(?=\w)")
+_IN_NAMES = re.compile(r"(?<=[.:_@])(?=\w)")
+_LONG_NAME = 30
+
+
 @register.filter
 def hidden_count(text: object) -> int:
     return visible.count_hidden(str(text))
@@ -522,10 +559,10 @@ def effect_words(sentence: str, emphasised: str | Sequence[str] = ()) -> SafeStr
         before, found, after = rest.partition(name)
         if not found:
             continue
-        parts += [shown(before), "<em>", shown(found), "</em>"]
+        parts += [shown(before), "<em>", place(found), "</em>"]
         rest = after
     parts.append(shown(rest))
-    return SafeString("".join(parts))  # Each part was escaped by `shown`.
+    return SafeString("".join(parts))  # Each part was escaped by `shown` or `place`.
 
 
 @register.filter

@@ -50,3 +50,58 @@ def test_nothing_is_lost_or_invented(text: str) -> None:
 def test_every_character_of_a_hiding_category_is_drawn(char: str) -> None:
     assert unicodedata.category(char) in {"Cc", "Cf", "Cs", "Co", "Zl", "Zp"}
     assert visible.count_hidden(char) == (0 if char in "\n\t" else 1)
+
+
+# --- names ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "Ada Obi",
+        "Zoë Ångström",
+        "\u0639\u0644\u06cc\u200c\u0631\u0636\u0627",  # Persian: Ali-Reza
+        "\u0645\u0647\u0631\u064a\u064e\u200c\u0646\u0627",  # a vowel sign before the non-joiner
+        "\u0dc1\u0dca\u200d\u0dbb\u0dd3",  # Sinhala: Sri
+        "\u0930\u093e\u091c\u094d\u200c\u0915\u0941\u092e\u093e\u0930",  # Devanagari: Rajkumar
+    ],
+)
+def test_a_name_may_be_spelled_with_joiners(name: str) -> None:
+    assert not visible.hides_in_name(name)
+    assert [each for each in visible.pieces_of_name(name) if each.hidden] == []
+    assert visible.spelled(name) == name
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "A\u200cda",  # no script that needs it
+        "A\u200dda",
+        "\u200c\u0639\u0644\u06cc",  # at the beginning
+        "\u0639\u0644\u06cc\u200c",  # at the end
+        "\u0639\u0644\u06cc\u200c \u0631\u0636\u0627",  # before a blank
+        "\u0639\u0644\u06cc\u200c\u200c\u0631\u0636\u0627",  # two
+        "\u0639\u0644\u06cc\u200d\u0631\u0636\u0627",  # a joiner between letters that join anyway
+        "\u0631\u0636\u0627\u200c\u0646",  # after a letter that never joins the next
+        "\u0639\u0644\u06cc\u200cReza",  # between two scripts
+        "\u0dc1\u0dca\u200dr",
+        "\u0915\u200d\u0930",  # no virama
+        "\u094d\u200d\u0930",  # a virama on nothing
+        "\u0639\u0644\u06cc\u202e\u0631\u0636\u0627",  # no joiner at all
+        "Ada\u200b Obi",
+    ],
+)
+def test_a_joiner_elsewhere_in_a_name_hides(name: str) -> None:
+    assert visible.hides_in_name(name)
+    assert "".join(each.text for each in visible.pieces_of_name(name)) == name
+    assert "[U+20" in visible.spelled(name)
+
+
+@given(st.text(alphabet="a \u200c\u200d\u0639\u0627\u064e\u0915\u094d\u0dca\u0dbb\u202e"))
+def test_a_joiner_that_is_let_stand_has_letters_on_both_sides(name: str) -> None:
+    at = 0
+    for piece in visible.pieces_of_name(name):
+        if piece.text in ("\u200c", "\u200d") and not piece.hidden:
+            assert name[at + 1].isalpha()
+            assert any(char.isalpha() for char in name[:at])
+        at += len(piece.text)

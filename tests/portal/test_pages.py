@@ -258,3 +258,32 @@ def test_inv13_nobody_is_let_in_under_a_name_that_hides_something(cast: Cast, na
     assert page.status_code == 422
     assert "cannot be seen" in text_of(page)
     assert not User.objects.filter(email="ada.two@example.com").exists()
+
+
+def test_a_name_is_spelled_as_its_script_has_it(cast: Cast) -> None:
+    name = "\u0639\u0644\u06cc\u200c\u0631\u0636\u0627"
+    sent = Visitor(cast.max).post(
+        reverse("portal:member_add", args=["acme"]),
+        name=name,
+        email="ali@example.com",
+        roles=["viewer"],
+    )
+    assert sent.status_code == 302
+    assert f"<bdi>{name}</bdi>" in text_of(Visitor(cast.max).get("/t/acme/people/"))
+
+
+def test_inv13_what_hides_in_a_name_that_was_stored_before_is_drawn(cast: Cast) -> None:
+    User.objects.filter(pk=cast.vic.user_id).update(name="\u202e<b>Vic</b>\u200b Moreau")
+    vic, max_ = Visitor(cast.vic), Visitor(cast.max)
+    for page in (
+        max_.get("/t/acme/people/"),
+        max_.get(reverse("portal:member_roles", args=["acme", cast.vic.pk])),
+        max_.post(reverse("portal:member_roles", args=["acme", cast.vic.pk]), roles=["viewer"]),
+        max_.get("/t/acme/people/"),  # with the words of what was just done
+        vic.get("/t/acme/queue/"),
+    ):
+        assert not {"\u202e", "\u200b"} & set(text_of(page))
+        assert "<b>Vic" not in text_of(page)
+    assert "U+202E" in text_of(max_.get("/t/acme/people/"))
+    cast.vic.user.refresh_from_db()
+    assert cast.vic.user.initials == "<M"
