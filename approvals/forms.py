@@ -67,23 +67,20 @@ class SettleForm(forms.Form):
     )
 
 
+_DAYS = "Days after a run’s end. 0 keeps for ever."
+
+
 class TimesForm(forms.Form):
     """How long a tenant keeps each kind of bytes, in days; 0 keeps for ever."""
 
     snapshot_days = forms.IntegerField(
-        label="Snapshots of workspaces",
-        min_value=0,
-        max_value=3650,
-        help_text="Days after a run’s end. 0 keeps for ever.",
+        label="Snapshots of workspaces", min_value=0, max_value=3650, help_text=_DAYS
     )
     payload_days = forms.IntegerField(
-        label="Payloads of events", min_value=0, max_value=3650, help_text="The same."
+        label="Payloads of events", min_value=0, max_value=3650, help_text=_DAYS
     )
     blob_days = forms.IntegerField(
-        label="Files of candidates and receipts",
-        min_value=0,
-        max_value=3650,
-        help_text="The same.",
+        label="Files of candidates and receipts", min_value=0, max_value=3650, help_text=_DAYS
     )
 
 
@@ -101,7 +98,12 @@ class DeleteForm(forms.Form):
 class HoldForm(forms.Form):
     """Which run nothing is removed of, and why."""
 
-    number = forms.IntegerField(label="Run", min_value=1, max_value=10**9)
+    number = forms.IntegerField(
+        label="Run",
+        min_value=1,
+        max_value=10**9,
+        help_text="Its number. Nothing of this run is removed while the hold stands.",
+    )
     why = forms.CharField(
         label="Why",
         max_length=2000,

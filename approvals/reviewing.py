@@ -167,8 +167,10 @@ def _texts(value: Any) -> Iterator[str]:
             yield from _texts(item)
 
 
-def scope_sentence(scope: list[dict[str, Any]]) -> str:
+def scope_sentence(scope: list[dict[str, Any]], kind: PacketKind) -> str:
     """The difference, counted, in one sentence."""
+    if kind == PacketKind.RESUME and not scope:
+        return "This adds none. What was approved before is taken anew, with the scope of now."
     added = sum(each["change"] == "added" for each in scope)
     held = sum(each["change"] == "held" for each in scope)
     back = len(scope) - added - held

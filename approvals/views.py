@@ -225,7 +225,7 @@ def _packet_page(
         "arguments_size": reviewing.arguments_size(page["arguments"]) if asks else 0,
         "arguments_hidden": reviewing.arguments_hidden(page["arguments"]) if asks else 0,
         "scope": scope,
-        "scope_words": reviewing.scope_sentence(scope),
+        "scope_words": reviewing.scope_sentence(scope, PacketKind(packet.kind)),
         "checks": reviewing.passed_of(page.get("receipts", {})),
         "whole": packets.whole(packet),
         "excluded": queries.names_of(packet.excluded),

@@ -11,10 +11,13 @@ from playwright.sync_api import Page, expect
 
 from approvals.models import Decision
 from approvals.states import PacketState, Verdict
+from runs.models import Run
 from tests.addresses import ADDRESSES, Things
 from tests.browser.stage import Stage
 from tests.cast import REPAIR, call
+from tests.credentials.sources import approve, propose
 from tests.runs import test_egress_pages as egress
+from tests.runs.test_recovery import fail
 from tests.visits import address_of
 from tests.walk import Walk, call_of, parked_call
 
@@ -53,7 +56,19 @@ def pages_of(things: Things, walk: Walk) -> dict[str, str]:
     egress.blocked(lease, "evil.example.com", 70)
     pages["egress"] = address_of(egress.packet_of(walk, lease))
     pages["run with network"] = f"/t/acme/runs/{run.public_id}/"
-    return pages
+    return pages | long_words(walk)
+
+
+def long_words(walk: Walk) -> dict[str, str]:
+    """Pages on which somebody else's words have no place to break a line."""
+    run = fail(parked_call(walk).run, "model_unreachable", retry_safe=True)
+    Run.objects.filter(pk=run.pk).update(failure_text="No answer from " + "x" * 300)
+    approve(walk, propose(walk, name="long"))
+    change = propose(walk, name="long", secret="", audience=(f"{'a' * 60}.{'b' * 60}.example",))
+    return {
+        "a failure in long words": f"/t/acme/runs/{run.public_id}/",
+        "a change in long words": f"/t/acme/credentials/changes/{change.public_id}/",
+    }
 
 
 @pytest.mark.parametrize(("viewport", "scheme"), LOOKS)
@@ -198,6 +213,29 @@ def test_a_key_that_is_held_down_or_switched_off_does_nothing(walk: Walk, stage:
     page.keyboard.press("?")
     expect(marked).to_have_count(0)
     expect(page.locator("dialog[open]")).to_have_count(0)
+
+
+def test_what_is_drawn_anew_gives_the_focus_back(walk: Walk, stage: Stage) -> None:
+    run, _ = egress.at_work(walk)
+    page = stage.page(walk.cast.olu, f"/t/acme/runs/{run.public_id}/")
+    expect(page.get_by_text("live", exact=True)).to_be_visible()
+
+    def drawn_anew() -> None:
+        """Something happened in the run: every part of the page is replaced."""
+        page.evaluate("document.getElementById('run-network').dataset.old = '1'")
+        page.evaluate("document.body.dispatchEvent(new CustomEvent('look'))")
+        expect(page.locator("#run-network[data-old]")).to_have_count(0)
+
+    page.get_by_role("button", name="Take back").focus()
+    drawn_anew()
+    expect(page.get_by_role("button", name="Take back")).to_be_focused()
+
+    page.get_by_role("button", name="Stop the run").press("Enter")
+    expect(page.locator("dialog#stop")).to_be_visible()
+    drawn_anew()
+    page.keyboard.press("Escape")
+    expect(page.locator("dialog#stop")).to_be_hidden()
+    expect(page.get_by_role("button", name="Stop the run")).to_be_focused()
 
 
 # --- reading before approving -----------------------------------------------------------------

@@ -111,6 +111,7 @@ def test_what_changed_is_shown_and_a_person_decides(
     assert f"although its {what} changed" in page
     assert "At the checkpoint" in page
     assert "Approve and go on" in page
+    assert "No credential is used" not in page
     assert "Request changes" not in page
 
     assert Visitor(walk.cast.ada).decide(asked).status_code == 302

@@ -20,6 +20,15 @@
     }
   });
 
+  // The button that opened it has the focus again, even where the page drew it anew meanwhile.
+  document.addEventListener("close", (event) => {
+    // Not there yet: the focus still is in the dialog that has gone.
+    const at = document.activeElement;
+    if (at !== document.body && !event.target.contains(at)) return;
+    const opener = document.querySelector(`[data-open-dialog="${event.target.id}"]`);
+    if (opener) opener.focus({ preventScroll: true });
+  }, true);
+
   function check(dialog) {
     const typed = dialog.querySelector("[data-typed]");
     const forward = dialog.querySelector("[data-forward]");
