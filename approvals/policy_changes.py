@@ -28,6 +28,8 @@ def changes(before: str, after: str) -> list[Row]:
     """The rows to show; none if the texts are alike."""
     if before == after:
         return []
+    if before.endswith("\n") and after.endswith("\n"):  # that begins no line of its own
+        before, after = before[:-1], after[:-1]
     old, new = before.split("\n"), after.split("\n")
     rows: list[Row] = []
     shown = 0  # lines of the old text that are shown or counted

@@ -10,6 +10,7 @@ from django.urls import reverse
 
 from approvals.history import judged_between
 from approvals.models import Packet
+from approvals.policy import CallFacts
 from approvals.simulator import Group, Past, Trial, replay, sentence
 from portal.clock import database_now
 from portal.models import Tenant
@@ -120,8 +121,8 @@ def _links(tenant: Tenant, pasts: Iterable[Past]) -> Mapping[Past, Shown]:
     grants = EgressGrant.objects.filter(
         tenant=tenant, pk__in=[past.key for past in alone if past.kind == "network"]
     ).select_related("run")
-    others = {("call", each.pk): (each.run, f"{each.tool}, {each.target}") for each in calls}
-    others |= {("network", each.pk): (each.run, f"network, {each}") for each in grants}
+    others = {("call", each.pk): (each.run, each.tool, each.target) for each in calls}
+    others |= {("network", each.pk): (each.run, "network", str(each)) for each in grants}
     links = {}
     for past in wanted:
         if past.packet is not None and (packet := by_packet.get(past.packet)):
@@ -129,10 +130,17 @@ def _links(tenant: Tenant, pasts: Iterable[Past]) -> Mapping[Past, Shown]:
             label = f"Packet {packet.number}"
             links[past] = Shown(label, address, packet.effect, packet.state, past.at)
         elif past.packet is None and (found := others.get((past.kind, past.key))):
-            run, words = found
+            run, tool, target = found
             address = _address(tenant, "runs:detail", run.public_id)
+            words = ", ".join(filter(None, [f"{tool}: {_programs(past)}".rstrip(": "), target]))
             links[past] = Shown(f"Run {run.number}", address, words, "", past.at)
     return links
+
+
+def _programs(past: Past) -> str:
+    """The programs of a command, as far as they are facts."""
+    programs = past.facts.programs if isinstance(past.facts, CallFacts) else frozenset()
+    return " ".join(sorted(programs))
 
 
 def _address(tenant: Tenant, name: str, public_id: object) -> str:

@@ -157,6 +157,7 @@ def test_what_went_by_itself_and_would_not_have(walk: Walk) -> None:
     (part,) = [each for each in found.parts if "would have denied it" in each.title]
     assert part.group.count == shell
     assert {row.address for row in part.rows} == {f"/t/acme/runs/{run.public_id}/"}
+    assert all(row.words.startswith("exec_command: ") for row in part.rows)
     assert found.trial.alone == ToolCall.objects.filter(run=run).count()
 
 

@@ -34,9 +34,14 @@ def history(walk: Walk) -> Packet:
 def clean(page: Page) -> None:
     violations = Axe().run(page).response["violations"]
     assert [(each["id"], each["nodes"][0]["html"][:160]) for each in violations] == []
-    width = page.viewport_size
-    assert width is not None
-    assert page.evaluate("document.documentElement.scrollWidth") <= width["width"]
+    size = page.viewport_size
+    assert size is not None
+    assert page.evaluate("document.documentElement.scrollWidth") <= size["width"]
+    button = page.locator(".try > .btn").bounding_box()
+    form = page.locator(".try").bounding_box()
+    assert button is not None
+    assert form is not None
+    assert button["x"] + button["width"] <= form["x"] + form["width"] + 1
 
 
 @pytest.mark.parametrize("width", [1280, 390])

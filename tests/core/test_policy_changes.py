@@ -17,8 +17,9 @@ def test_the_rows_are_exactly_what_lies_between_the_two_texts(
     before: list[str], after: list[str]
 ) -> None:
     """Whoever takes the old text and does what the rows say has the new one."""
-    old, new = "\n".join(before).split("\n"), "\n".join(after).split("\n")
-    rows = changes("\n".join(before), "\n".join(after))
+    old, new = [*before, "end"], [*after, "end"]
+    rows = changes("\n".join(old), "\n".join(new))
+    assert changes("\n".join([*old, ""]), "\n".join([*new, ""])) == rows
     if old == new:
         assert rows == []
         return
