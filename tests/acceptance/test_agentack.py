@@ -22,7 +22,7 @@ from runs import lifecycle
 from runs.models import Event, Run
 from runs.states import RunStatus
 from tests.acceptance.history import POLICY, history_of
-from tests.cast import ASKING, REPAIR
+from tests.cast import ASKING, call, say
 from tests.databases import triggers_off
 from tests.packages import AGENTACK
 from tests.walk import Walk, call_of
@@ -65,71 +65,77 @@ def judge(agentack: Path, tmp_path: Path) -> Callable[[Run], tuple[str, set[str]
     return judged
 
 
+MORE = [
+    [call("note", "exec_command", cmd="echo 'Nobody filed it.' >> ../output/report.md")],
+    [say("The report says so now.")],
+]
+
+
 # --- Runs that ended ---------------------------------------------------------------------
 
 
 def published(walk: Walk) -> Run:
     """A call and a candidate, both approved, and done."""
-    call = walk.to_call()
-    walk.decide(call)
+    asked = walk.to_call()
+    walk.decide(asked)
     walk.drain()
-    walk.decide(walk.open_packet(call.run))
+    walk.decide(walk.open_packet(asked.run))
     walk.drain()
-    return call.run
+    return asked.run
 
 
 def denied(walk: Walk) -> Run:
     """A call is denied; the agent goes on without it, and what it made is denied too."""
-    call = walk.to_call()
-    walk.decide(call, verdict=Verdict.DENY)
+    asked = walk.to_call()
+    walk.decide(asked, verdict=Verdict.DENY)
     walk.drain()
-    walk.decide(walk.open_packet(call.run), verdict=Verdict.DENY)
+    walk.decide(walk.open_packet(asked.run), verdict=Verdict.DENY)
     walk.drain()
-    return call.run
+    return asked.run
 
 
 def expired(walk: Walk) -> Run:
     """Nobody answers, neither to the call nor to the candidate."""
-    call = walk.to_call()
-    walk.run_out(call)
+    asked = walk.to_call()
+    walk.run_out(asked)
     walk.sweep()
-    walk.run_out(walk.open_packet(call.run))
+    walk.run_out(walk.open_packet(asked.run))
     walk.sweep()
-    return call.run
+    return asked.run
 
 
 def too_late(walk: Walk) -> Run:
     """A call is approved, and the worker comes too late; then changes are requested."""
-    run = walk.run(ASKING, REPAIR, http=True)
+    run = walk.run(ASKING, MORE, http=True)
     walk.drain()
-    call = walk.open_packet(run)
-    walk.decide(call)
-    asked = call_of(call)
-    asked.usable_until = walk.fresh(call).settled_at
-    asked.save(update_fields=["usable_until"])
+    asked = walk.open_packet(run)
+    walk.decide(asked)
+    row = call_of(asked)
+    row.usable_until = walk.fresh(asked).settled_at
+    row.save(update_fields=["usable_until"])
     walk.drain()
-    walk.decide(walk.open_packet(call.run), verdict=Verdict.REQUEST_CHANGES)
+    walk.decide(walk.open_packet(asked.run), verdict=Verdict.REQUEST_CHANGES)
     walk.drain()
-    walk.decide(walk.open_packet(call.run))
+    walk.decide(walk.open_packet(asked.run))
     walk.drain()
-    return call.run
+    return asked.run
 
 
 def cancelled(walk: Walk) -> Run:
     """Somebody stops the run while a person is asked."""
-    call = walk.to_call()
-    lifecycle.ask_cancel(call.run, member=walk.cast.olu)
+    asked = walk.to_call()
+    lifecycle.ask_cancel(asked.run, member=walk.cast.olu)
     walk.sweep()
-    return call.run
+    return asked.run
 
 
 def cancelled_late(walk: Walk) -> Run:
     """Somebody stops the run after the answer, before a worker takes it."""
-    call = walk.to_call()
-    walk.decide(call)
-    lifecycle.ask_cancel(call.run, member=walk.cast.olu)
+    asked = walk.to_call()
+    walk.decide(asked)
+    lifecycle.ask_cancel(asked.run, member=walk.cast.olu)
     walk.sweep()
-    return call.run
+    return asked.run
 
 
 @pytest.mark.parametrize(

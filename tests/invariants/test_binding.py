@@ -128,6 +128,10 @@ def _about_another_call(packet: Packet) -> None:
     Packet.objects.filter(pk=packet.pk).update(page=page, digest=digest(page))
 
 
+def _no_policy_to_ask(packet: Packet) -> None:
+    PolicyVersion.objects.filter(tenant=packet.tenant).update(text="permit (")
+
+
 def _not_approved(packet: Packet) -> None:
     Packet.objects.filter(pk=packet.pk).update(state=PacketState.WITHDRAWN)
 
@@ -142,6 +146,7 @@ def _not_approved(packet: Packet) -> None:
         (_run_out, "approval_ran_out"),
         (_approved_later, "before_approval"),
         (_about_another_call, "call_changed"),
+        (_no_policy_to_ask, "policy_not_evaluated"),
         (_not_approved, "not_approved"),
     ],
 )
