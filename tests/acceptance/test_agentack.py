@@ -18,14 +18,16 @@ from django.db.models import F
 from approvals import bundle
 from approvals.models import Decision, Packet
 from approvals.states import Verdict
+from portal.handoff import Job
 from runs import lifecycle
-from runs.models import Event, Run
+from runs.models import ContractVersion, EgressGrant, Event, Run
 from runs.states import RunStatus
 from tests.acceptance.history import POLICY, history_of
-from tests.cast import ASKING, call, say
+from tests.cast import ASKING, REPAIR, call, say
 from tests.databases import triggers_off
 from tests.packages import AGENTACK
-from tests.walk import Walk, call_of
+from tests.runs.test_egress_run import happening, text, wants
+from tests.walk import MEANWHILE, Walk, call_of
 
 pytestmark = pytest.mark.package_index
 
@@ -138,6 +140,41 @@ def cancelled_late(walk: Walk) -> Run:
     return asked.run
 
 
+def resumed(walk: Walk) -> Run:
+    """A question is answered, and the run goes on although its contract was replaced."""
+    question = call("which", "ask_person", question="Which sign?", choices=["plus", "minus"])
+    run = walk.run([[question], *REPAIR], ask=True)
+    walk.drain()
+    walk.decide(walk.open_packet(run), comment="plus")
+    ContractVersion.objects.update(state=ContractVersion.State.SUPERSEDED)
+    walk.drain()
+    for kind in ("resume", "publication"):
+        packet = walk.open_packet(run)
+        assert packet.kind == kind
+        walk.decide(packet)
+        walk.drain()
+    return run
+
+
+def reaching_out(walk: Walk) -> Run:
+    """Of two places that the agent asks for while it works, one is granted and one denied."""
+    places = [wants(80, host, host=host) for host in ("a.example.com", "b.example.com")]
+    run = walk.run([places, [MEANWHILE], *REPAIR], text=text("request"))
+
+    def decide() -> None:
+        verdicts = (Verdict.APPROVE, Verdict.DENY)
+        grants = EgressGrant.objects.filter(run=run).order_by("pk")
+        for grant, verdict in zip(grants, verdicts, strict=True):
+            walk.deliver(Job.OPEN_EGRESS_PACKET, grant.pk)
+            walk.decide(Packet.objects.get(egress=grant), verdict=verdict)
+
+    happening(walk, run, decide)
+    walk.drain()
+    walk.decide(walk.open_packet(run))
+    walk.drain()
+    return run
+
+
 @pytest.mark.parametrize(
     ("story", "status", "told"),
     [
@@ -147,6 +184,8 @@ def cancelled_late(walk: Walk) -> Run:
         (too_late, RunStatus.PUBLISHED, {"allow", "deny"}),
         (cancelled, RunStatus.CANCELLED, {"deny"}),
         (cancelled_late, RunStatus.CANCELLED, {"allow"}),
+        (resumed, RunStatus.PUBLISHED, {"allow"}),
+        (reaching_out, RunStatus.PUBLISHED, {"allow", "deny"}),
     ],
 )
 def test_the_evidence_of_an_ended_run_passes(
