@@ -340,9 +340,12 @@ def _forget_what_was_done(monkeypatch: Patch) -> None:
     @functools.wraps(sound)
     def begin(lease: lifecycle.Lease, call_id: str, *args: Any) -> Any:
         later = timezone.now() + timedelta(hours=1)
-        ToolCall.objects.filter(
+        done = ToolCall.objects.filter(
             run_id=lease.run_id, call_id=call_id, outward=True, state=CallState.DONE
-        ).update(state=CallState.APPROVED, usable_until=later)
+        )
+        # The call and its packet each know it; either alone would be enough.
+        Packet.objects.filter(call__in=done).update(used_at=None)
+        done.update(state=CallState.APPROVED, usable_until=later)
         return sound(lease, call_id, *args)
 
     monkeypatch.setattr(lifecycle, "begin_call", begin)
