@@ -20,6 +20,7 @@ from django.core.asgi import get_asgi_application
 pages = get_asgi_application()
 
 from approvals.urls import websocket_urlpatterns as approvals_sockets
+from portal.sockets import straight
 from runs.urls import websocket_urlpatterns as runs_sockets
 
 # Consumers are no views; the routes of both are written with the same function.
@@ -29,7 +30,7 @@ application = ProtocolTypeRouter(
     {
         "http": pages,
         # Without the origin check any site could open a socket with a visitor's cookie.
-        "websocket": AllowedHostsOriginValidator(AuthMiddlewareStack(URLRouter(sockets))),
+        "websocket": straight(AllowedHostsOriginValidator(AuthMiddlewareStack(URLRouter(sockets)))),
     }
 )
 
