@@ -291,8 +291,14 @@ class Publication(models.Model):
             ),
         ]
         indexes = [
-            # The sweep and the desk: publications that are not over.
+            # The sweep: publications that are not over.
             models.Index(name="publication_state_idx", fields=["state", "created_at"]),
+            # The desk, counted on every page.
+            models.Index(
+                name="publication_unknown_idx",
+                fields=["tenant", "state", "created_at"],
+                condition=Q(state="unknown"),
+            ),
         ]
 
 

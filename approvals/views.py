@@ -83,8 +83,9 @@ def queue(request: TenantRequest) -> HttpResponse:
         "kept": urlencode(kept),
         "now": now.isoformat(),
         # Most people have none of these most of the time, and then are not asked about twice.
+        # What is done stands under all that waits, so only where that ends.
         "today": queries.decided_by_me_today(member)
-        if counts["today"] and filters.scope == "mine"
+        if counts["today"] and filters.scope == "mine" and not page.next_cursor
         else [],
         "handed": recovery.handed_to(member) if counts["handed"] and not decided else [],
     }

@@ -516,6 +516,8 @@ def named(name: object) -> SafeString:
 def place(text: object) -> SafeString:
     """A host, address or path: `shown`, and broken after its separators where it needs a break."""
     plain = str(text).replace("\r\n", "\n")
+    if not visible.hides(plain):
+        return _breakable(plain)
     drawn = (
         (_piece(piece) if piece.hidden else _breakable(piece.text),)
         for piece in visible.pieces(plain)
@@ -524,8 +526,8 @@ def place(text: object) -> SafeString:
 
 
 def _breakable(text: str) -> SafeString:
-    parts = [part for word in _IN_PATHS.split(text) for part in _long_parts(word)]
-    return format_html_join(mark_safe("<wbr>"), "{}", ((each,) for each in parts))
+    parts = (part for word in _IN_PATHS.split(text) for part in _long_parts(word))
+    return SafeString("<wbr>".join(map(html.escape, parts)))  # Each part is escaped here.
 
 
 def _long_parts(word: str) -> list[str]:
