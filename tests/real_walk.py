@@ -62,6 +62,9 @@ class RealWalk:
     provider: str = "bubblewrap"
     site: Site | None = None
     workers: list[Process] = field(default_factory=list)
+    # Whether a worker that ended by itself is started again, as whoever runs it does. Celery may
+    # end where the broker goes away in the moment in which it acknowledges a message.
+    supervised: bool = False
 
     def __post_init__(self) -> None:
         root = Path(settings.SOURCE_ROOT)
@@ -105,8 +108,14 @@ class RealWalk:
 
     def until(self, ready: Callable[[], Any], why: str, deadline: float = DEADLINE) -> Any:
         """Wait for it; a failure shows where the runs stand and what the workers said."""
+
+        def look() -> Any:
+            if self.supervised and self.workers and not self.workers[-1].alive:
+                self.worker()
+            return ready()
+
         try:
-            return until(ready, why, deadline=deadline)
+            return until(look, why, deadline=deadline)
         except AssertionError as late:
             said = "\n".join(worker.words()[-3000:] for worker in self.workers[-2:])
             stand = "\n".join(self.story(run)[-1500:] for run in Run.objects.order_by("pk"))

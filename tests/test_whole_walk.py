@@ -204,6 +204,7 @@ def test_a_run_whose_messages_are_all_lost_still_ends(
     broker = redis.Redis.from_url(settings.BROKER.for_client())
     broker.flushall()
     real_walk.worker()
+    real_walk.supervised = True
     asked = real_walk.until_asked(run, "call")
     for packet_kind in ("call", "publication"):
         asked = real_walk.until_asked(run, packet_kind)
