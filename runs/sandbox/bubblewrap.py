@@ -56,6 +56,7 @@ from runs.sandbox.running import Flow, Gathered, Pipe, Unread
 
 NAME = "bubblewrap"
 _WATCH_SECONDS = 0.1
+_LONGEST_PAUSE = 0.5
 _GONE_SECONDS = 10.0
 _UNNAMED_SECONDS = 600.0
 """A folder that is that old and has no name yet was left by a worker that died while making it."""
@@ -440,7 +441,9 @@ class BubblewrapSandbox(ConfinedSandbox):
                 # Those that began when it was full cannot make a file grow, and may make room.
                 for pid in self._growing & self._running.keys():
                     self._running[pid]()
-            await asyncio.sleep(max(_WATCH_SECONDS, 5 * (time.monotonic() - began)))
+            # A large workspace is looked at less often, but whoever fills it gets no long pause.
+            took = time.monotonic() - began
+            await asyncio.sleep(min(max(_WATCH_SECONDS, 5 * took), _LONGEST_PAUSE))
 
     async def _remove(self) -> None:
         for kill in list(self._running.values()):
