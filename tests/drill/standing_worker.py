@@ -14,8 +14,6 @@ import asyncio
 import functools
 import importlib
 import inspect
-import os
-import signal
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -44,7 +42,7 @@ class Step:
     when: Literal["before", "after"]
     whose: Callable[[Given, Any], Any]
     only: Condition = _always
-    # The command that a sandbox has just started is stopped too: it stays in the middle.
+    # The command that the sandbox starts stops itself first: it never gets to its end.
     stop_command: bool = False
     # The function names the next hop, or asks a person: both must find the door shut.
     hands_on: bool = False
@@ -309,23 +307,19 @@ def _wrapped(stage: Stage, label: str, step: Step, function: Callable[..., Any])
     @functools.wraps(function)
     async def standing_async(*args: Any, **kwargs: Any) -> Any:
         given = given_to(args, kwargs)
-        if step.when == "before" and (number := await asyncio.to_thread(here, given)):
+        # Whether it is this one shows before it begins, for each of these.
+        number = await asyncio.to_thread(here, given)
+        if number is None:
+            return await function(*args, **kwargs)
+        if step.when == "before":
             await asyncio.to_thread(stage.stand, number)
-        result = await function(*args, **kwargs)
-        if step.when == "after" and (number := await asyncio.to_thread(here, given, result)):
-            if step.stop_command:
-                await _stop(result[0].pid)
-            await asyncio.to_thread(stage.stand, number)
+        if step.stop_command:
+            given["argv"] = ["/bin/sh", "-c", 'kill -STOP $$; exec "$@"', "sh", *given["argv"]]
+        result = await function(**given)
+        await asyncio.to_thread(stage.stand, number)
         return result
 
     return standing_async if inspect.iscoroutinefunction(function) else standing
-
-
-async def _stop(pid: int) -> None:
-    """Stop a command once bubblewrap has taken the place of its launcher."""
-    while b"bwrap" not in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0]:
-        await asyncio.sleep(0.002)
-    os.killpg(pid, signal.SIGSTOP)
 
 
 def _guarded(stage: Stage, whose: Callable[[Given, Any], Any], function: Any) -> Any:
