@@ -430,7 +430,13 @@ class BubblewrapSandbox(ConfinedSandbox):
     async def _still(self) -> None:
         for kill in list(self._running.values()):
             kill()
+        deadline = time.monotonic() + 2 * _GONE_SECONDS
         while self._running:
+            if time.monotonic() > deadline:
+                # The kernel holds it: what it still writes would be missing from what is taken.
+                raise SandboxOperationFailed(
+                    "end what runs in it", "engine", f"{len(self._running)} commands outlive a kill"
+                )
             await asyncio.sleep(0.005)
 
     async def _watch(self) -> None:

@@ -158,6 +158,31 @@ def test_the_wheel_s_bubblewrap_does_as_well(sandbox_data: Path, tmp_path: Path)
     asyncio.run(story())
 
 
+@pytest.mark.bubblewrap
+def test_a_command_that_outlives_its_kill_ends_the_snapshot_and_not_the_patience(
+    sandbox_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that waited for it would renew its lease and stand at *running* for ever."""
+    monkeypatch.setattr(bubblewrap_module, "_GONE_SECONDS", 0.05)
+
+    async def story() -> None:
+        stage = Stage(bubblewrap_module.Provider(data_dir=sandbox_data), tmp_path)
+        try:
+            box = await stage.box()
+            command = await box.start(["sleep", "1000"])
+            with monkeypatch.context() as held:
+                held.setattr(bubblewrap_module, "_kill", lambda process: None)
+                with pytest.raises(SandboxOperationFailed, match="1 commands outlive a kill"):
+                    await box.snapshot(tmp_path / "snapshot.tar")
+            assert list(tmp_path.glob("*snapshot*")) == []
+            await box.snapshot(tmp_path / "snapshot.tar")
+            assert await command.wait() == 137
+        finally:
+            await stage.close()
+
+    asyncio.run(story())
+
+
 def test_an_engine_that_is_not_on_a_socket_is_refused(sandbox_data: Path) -> None:
     provider = docker_module.Provider(data_dir=sandbox_data, host="tcp://127.0.0.1:1")
     with pytest.raises(SandboxUnavailable, match="unix socket"):
