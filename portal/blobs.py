@@ -14,6 +14,7 @@ import math
 import os
 import re
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -28,6 +29,9 @@ from portal.errors import Refusal
 _INCOMING = "incoming"
 """Beside a tenant's blobs: what is being written, or removed."""
 _YOUNG_SECONDS = 60
+_PIECE = 1 << 20
+_FOLLOW_SECONDS = 0.002
+_SYNC_SECONDS = 0.05
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
@@ -153,6 +157,53 @@ def _incoming(tenant_id: int) -> Path:
     return folder
 
 
+class _Follower:
+    """Reads a file back, and brings it to the disk, while somebody else writes it.
+
+    Processor and disk have each their own half of the work, and the writer has its own.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self._over = threading.Event()
+        self._pool = ThreadPoolExecutor(2, thread_name_prefix="blob")
+        # Each its own: the writer may close the file and leave without them.
+        self._digest = self._pool.submit(self._read, os.dup(descriptor))
+        self._synced = self._pool.submit(self._sync, os.dup(descriptor))
+        self._pool.shutdown(wait=False)
+
+    def over(self) -> None:
+        """All is written."""
+        self._over.set()
+
+    def digest(self) -> str:
+        """Of all that was written, as it was read back; waits for the end. Raises OSError."""
+        return self._digest.result()
+
+    def synced(self) -> None:
+        """Wait until all of it is on the disk. Raises OSError."""
+        self._synced.result()
+
+    def _read(self, descriptor: int) -> str:
+        total, room, position = hashlib.sha256(), memoryview(bytearray(_PIECE)), 0
+        with os.fdopen(descriptor, "rb", buffering=0) as file:
+            while True:
+                # Asked before it is read: at the end there is nothing behind it.
+                over = self._over.is_set()
+                got = os.preadv(file.fileno(), [room], position)
+                total.update(room[:got])
+                position += got
+                if over and not got:
+                    return total.hexdigest()
+                if got < _PIECE:
+                    self._over.wait(_FOLLOW_SECONDS)
+
+    def _sync(self, descriptor: int) -> None:
+        with os.fdopen(descriptor, "rb", buffering=0) as file:
+            while not self._over.wait(_SYNC_SECONDS):
+                os.fdatasync(file.fileno())
+            os.fsync(file.fileno())
+
+
 class Incoming:
     """Bytes on their way to become a blob: whoever makes them writes them to `file`, once."""
 
@@ -161,30 +212,39 @@ class Incoming:
         self._tenant_id = tenant_id
         self._path = path
 
-    def store(self, sha256: str, check: Callable[[io.BufferedRandom], object]) -> None:
-        """Make them the blob of this digest, which they have when they are read back.
+    @contextmanager
+    def followed(self) -> Iterator[None]:
+        """While it is written in the block it is also read back and brought to the disk.
 
-        `check` reads them as well, and raises if they are not what they should be. On return the
-        blob is on the disk, its name included. Raises `BlobDamaged`, OSError, and what `check`
-        raises: then there is no blob.
+        `store` then has little left to wait for. At the end of the block nothing more is written.
         """
-        target = path_of(self._tenant_id, sha256)
-        self.file.flush()
-        # The disk and the processor have each their own half of the work.
-        with ThreadPoolExecutor(1, thread_name_prefix="blob") as beside:
-            written = beside.submit(os.fsync, self.file.fileno())
-            found = _digest_of(self.file)
-            if found == sha256:
-                check(self.file)
-            written.result()
-        if found != sha256:
+        self._follower = following = _Follower(self.file.fileno())
+        try:
+            yield
+            self.file.flush()
+        finally:
+            following.over()
+
+    def store(self, size: int, check: Callable[[io.BufferedRandom], object]) -> str:
+        """Make what was `followed` a blob; returns the digest it has when it is read back.
+
+        `size` is what its writer wrote. `check` reads it as well, and raises if it is not what it
+        should be. On return the blob is on the disk, its name included. Raises `BlobDamaged`,
+        OSError, and what `check` raises: then there is no blob.
+        """
+        sha256 = self._follower.digest()
+        if self.file.seek(0, io.SEEK_END) != size:
             raise BlobDamaged(sha256=sha256)
+        check(self.file)
+        self._follower.synced()
+        target = path_of(self._tenant_id, sha256)
         self.become(target)
         folder = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(folder)
         finally:
             os.close(folder)
+        return sha256
 
     def flush(self) -> None:
         """Bring what was written to the disk."""

@@ -103,8 +103,8 @@ def excluded_at(name: str) -> tuple[str, str] | None:
 async def keep(tenant_id: int, sandbox: Sandbox, tracked: Callable[[], Collection[str]]) -> Saved:
     """Store the workspace without what is excluded, and prove that it can be restored.
 
-    It is written once, as it comes, to where it stays. On return it is on the disk, has its digest
-    when it is read back, and each of its members can be restored.
+    It is written once, as it comes, to where it stays. Its digest is that of the bytes that are
+    read back from there; on return they are on the disk, and each member can be restored.
 
     `tracked` gives the paths that the source holds, and is asked only if it matters, in another
     thread. Raises `SandboxError`, `NotRestorable`, `BlobDamaged`, OSError, and what `tracked`
@@ -112,11 +112,10 @@ async def keep(tenant_id: int, sandbox: Sandbox, tracked: Callable[[], Collectio
     """
     selection = _Selection(tracked)
     with blobs.incoming(tenant_id) as incoming:
-        info = await sandbox.snapshot_into(incoming.file, selection)
-        await asyncio.to_thread(incoming.store, info.sha256, _verify)
-    return Saved(
-        info.sha256, info.size, tuple(info.left_out), _named(selection.found), selection.artifacts
-    )
+        with incoming.followed():
+            taken = await sandbox.snapshot_into(incoming.file, selection)
+        sha256 = await asyncio.to_thread(incoming.store, taken.size, _verify)
+    return Saved(sha256, taken.size, taken.left_out, _named(selection.found), selection.artifacts)
 
 
 def _verify(stored: io.BufferedRandom) -> None:

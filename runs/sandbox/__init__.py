@@ -90,12 +90,21 @@ class ExecResult:
 
 
 @dataclass(frozen=True)
-class SnapshotInfo:
-    """A written snapshot. `left_out` names each member that it does not hold, and why."""
+class Taken:
+    """What was written of a snapshot. `left_out` names each member that it does not hold, and why.
 
-    sha256: str
+    Its digest is for whoever reads it back to say.
+    """
+
     size: int
     left_out: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class SnapshotInfo(Taken):
+    """A snapshot that stands in a file of its own, with the digest it has there."""
+
+    sha256: str
 
 
 @dataclass(frozen=True)
@@ -284,9 +293,7 @@ class Sandbox(Protocol):
         Commands that still run are ended first, as for `export`.
         """
 
-    async def snapshot_into(
-        self, out: BinaryIO, keeper: archive.Keeper | None = None
-    ) -> SnapshotInfo:
+    async def snapshot_into(self, out: BinaryIO, keeper: archive.Keeper | None = None) -> Taken:
         """Write all three parts to an open file, in another thread, as far as `keeper` keeps them.
 
         The file is the caller's: what stands in it counts only if this returns.

@@ -14,7 +14,6 @@ the last two read what a sandbox is still writing (`Stream`):
 
 from __future__ import annotations
 
-import hashlib
 import io
 import os
 import posixpath
@@ -447,16 +446,11 @@ def _room() -> memoryview:
 
 
 class Writer:
-    """A tar of ours, written from front to back. Knows digest and size of all it has written."""
+    """A tar of ours, written from front to back. Knows the size of all it has written."""
 
     def __init__(self, out: BinaryIO) -> None:
         self._out = out
-        self._sum = hashlib.sha256()
         self.size = 0
-
-    @property
-    def sha256(self) -> str:
-        return self._sum.hexdigest()
 
     def add(
         self,
@@ -478,7 +472,6 @@ class Writer:
         self._out.flush()
 
     def _write(self, data: Any) -> None:
-        self._sum.update(data)
         self._out.write(data)
         self.size += len(data)
 

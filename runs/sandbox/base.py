@@ -42,6 +42,7 @@ from runs.sandbox import (
     SandboxSpec,
     SnapshotDamaged,
     SnapshotInfo,
+    Taken,
     archive,
     image,
     inside,
@@ -291,18 +292,18 @@ class ConfinedSandbox(ABC):
         building = dest.with_name(f".{dest.name}.{secrets.token_hex(4)}")
         try:
             with os.fdopen(
-                os.open(building, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600), "wb"
+                os.open(building, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600), "w+b"
             ) as out:
-                info = await self.snapshot_into(out)
+                taken = await self.snapshot_into(out)
                 await asyncio.to_thread(os.fsync, out.fileno())
+                out.seek(0)
+                total = await asyncio.to_thread(hashlib.file_digest, out, "sha256")
             building.rename(dest)
         finally:
             building.unlink(missing_ok=True)
-        return info
+        return SnapshotInfo(taken.size, taken.left_out, total.hexdigest())
 
-    async def snapshot_into(
-        self, out: BinaryIO, keeper: archive.Keeper | None = None
-    ) -> SnapshotInfo:
+    async def snapshot_into(self, out: BinaryIO, keeper: archive.Keeper | None = None) -> Taken:
         await self._still()
         writer = archive.Writer(out)
 
@@ -318,7 +319,7 @@ class ConfinedSandbox(ABC):
             return left_out
 
         left_out, missed = await self._tar("take a snapshot", PARTS, take)
-        return SnapshotInfo(writer.sha256, writer.size, archive.named({*left_out, *missed}))
+        return Taken(writer.size, archive.named({*left_out, *missed}))
 
     async def alive(self) -> bool:
         return not self._closed and self._ends > time.monotonic() and not await self._stands()

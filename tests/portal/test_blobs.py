@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import subprocess
 import sys
@@ -29,14 +28,13 @@ def files(store: Path) -> list[Path]:
 
 
 def stream(
-    data: bytes, said: bytes | None = None, check: Callable[[BinaryIO], object] = lambda file: None
+    data: bytes, size: int | None = None, check: Callable[[BinaryIO], object] = lambda file: None
 ) -> str:
-    """Store bytes as they come, under the digest of those they are said to be."""
-    sha256 = hashlib.sha256(data if said is None else said).hexdigest()
+    """Store bytes as they come, as many as are said to have come."""
     with blobs.incoming(1) as incoming:
-        incoming.file.write(data)
-        incoming.store(sha256, check)
-    return sha256
+        with incoming.followed():
+            incoming.file.write(data)
+        return incoming.store(len(data) if size is None else size, check)
 
 
 def test_what_is_stored_is_there_once_and_read_only(store: Path) -> None:
@@ -110,7 +108,7 @@ def test_nothing_is_left_when_the_disk_is_full(
 
 def test_a_stream_becomes_a_blob_only_as_what_it_is_said_to_be(store: Path) -> None:
     with pytest.raises(blobs.BlobDamaged):
-        stream(b"other bytes", said=b"these")
+        stream(b"some", size=5)
 
     def refuse(file: BinaryIO) -> None:
         raise ValueError("nothing to restore")

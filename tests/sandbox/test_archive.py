@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import io
 import os
 import tarfile
@@ -167,7 +166,7 @@ def test_a_stream_is_read_as_a_file_is(tmp_path: Path) -> None:
         data, left_out, writer = _cleaned(opened)
     assert _cleaned(_streamed(path.read_bytes()))[:2] == (data, left_out)
     assert [line.partition(":")[0] for line in left_out] == ["repo/away", "repo/pipe"]
-    assert (writer.sha256, writer.size) == (hashlib.sha256(data).hexdigest(), len(data))
+    assert writer.size == len(data)
     found = archive.check_snapshot(io.BytesIO(data), PARTS, **ROOM)
     assert found == {"repo": [(0, len(data) - len(archive.END))]}
     names = [member.name.rstrip("/") for member in archive.members(io.BytesIO(data))]
