@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from django.db import transaction
 from django.utils import timezone
 
-from approvals import errors, packets, publishing, retention
+from approvals import closing, errors, publishing, retention
 from approvals.models import Hold, Packet, PolicyVersion, Publication
 from approvals.states import PacketState, PublicationState
 from portal import audit, live, vault
@@ -154,7 +154,7 @@ def wind_down(tenant_id: int) -> str:
     _end_publications(tenant)
     waiting = Packet.objects.filter(tenant=tenant, state=PacketState.OPEN)
     for run_id in sorted(set(waiting.values_list("run_id", flat=True))):
-        packets.close_packets_of(run_id)
+        closing.close_packets_of(run_id)
     for grant_id in CredentialGrant.objects.filter(
         tenant=tenant, state__in=(CredentialState.APPROVED, CredentialState.LIVE)
     ).values_list("pk", flat=True):

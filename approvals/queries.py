@@ -15,8 +15,8 @@ from django.utils import timezone
 from django.utils.dateparse import parse_datetime
 
 from approvals import holds as _holds  # noqa: F401 - registers the lookup
+from approvals.deciding import approvers, needed_permission
 from approvals.models import Candidate, Decision, Packet, PolicyVersion, Publication, Receipt
-from approvals.packets import approvers, needed_permission
 from approvals.states import PacketKind, PacketState, PublicationState, Verdict
 from portal.models import Membership, Tenant, User
 from portal.roles import Permission

@@ -10,7 +10,7 @@ from datetime import timedelta
 from celery import shared_task
 from django.conf import settings
 
-from approvals import candidates, checking, deletion, packets, publishing, retention
+from approvals import candidates, checking, closing, deletion, opening, publishing, retention
 from portal import audit
 from portal.clock import database_now
 from portal.handoff import Job, enqueue
@@ -28,19 +28,19 @@ _asked_everything = float("-inf")
 @shared_task(name=Job.OPEN_CALL_PACKET.value)
 def open_call_packet(call_id: int) -> str:
     """Open the packet of a call that waits for a person."""
-    return str(packets.open_call_packet(call_id))
+    return str(opening.open_call_packet(call_id))
 
 
 @shared_task(name=Job.OPEN_EGRESS_PACKET.value)
 def open_egress_packet(grant_id: int) -> str:
     """Open the packet of a network rule that was asked for."""
-    return str(packets.open_egress_packet(grant_id))
+    return str(opening.open_egress_packet(grant_id))
 
 
 @shared_task(name=Job.OPEN_RESUME_PACKET.value)
 def open_resume_packet(asked_id: int) -> str:
     """Ask whether a run may go on although something it stands on changed."""
-    return str(packets.open_resume_packet(asked_id))
+    return str(opening.open_resume_packet(asked_id))
 
 
 @shared_task(name=Job.COLLECT_CANDIDATE.value)
@@ -62,7 +62,7 @@ def run_checks(candidate_id: int) -> str:
 @shared_task(name=Job.OPEN_PUBLICATION_PACKET.value)
 def open_publication_packet(candidate_id: int) -> str:
     """Ask people whether a checked candidate may be let out."""
-    return str(packets.open_publication_packet(candidate_id))
+    return str(opening.open_publication_packet(candidate_id))
 
 
 @shared_task(name=Job.PUBLISH.value)
@@ -85,20 +85,20 @@ def sweep(run_id: int = 0) -> str:
     """
     global _asked_everything
     if run_id:
-        return f"{packets.close_packets_of(run_id)} closed"
+        return f"{closing.close_packets_of(run_id)} closed"
     now, began = database_now(), time.monotonic()
     everything = began - _asked_everything > _LATELY.total_seconds() / 2
-    late = packets.overdue(
+    late = closing.overdue(
         now,
         timedelta(seconds=2 * settings.SWEEP_SECONDS),
         since=None if everything else now - _LATELY,
     )
-    if everything and all(len(rows) < packets.SWEPT for rows in late.values()):
+    if everything and all(len(rows) < closing.SWEPT for rows in late.values()):
         _asked_everything = began
     for packet_id in late["expire"]:
-        _each(packets.expire_packet, packet_id)
+        _each(closing.expire_packet, packet_id)
     for ended in set(late["close"]):
-        _each(packets.close_packets_of, ended)
+        _each(closing.close_packets_of, ended)
     for job, key in (
         (Job.OPEN_CALL_PACKET, "open_call"),
         (Job.OPEN_EGRESS_PACKET, "open_egress"),

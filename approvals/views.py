@@ -15,7 +15,7 @@ from django.urls import reverse
 from django.utils import timezone
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
-from approvals import confirm, packets, publishing, queries, reviewing, scopes
+from approvals import confirm, deciding, publishing, queries, reviewing, scopes
 from approvals.access import (
     access_call,
     access_candidate,
@@ -153,7 +153,7 @@ def _state_context(request: TenantRequest, packet: Packet) -> dict[str, Any]:
         "standing": standing,
         "need": queries.need_sentence(packet),
         "decisions": queries.decisions_of(packet),
-        "seats": range(packet.needed - len(packets.approvers(packet)) if is_open else 0),
+        "seats": range(packet.needed - len(deciding.approvers(packet)) if is_open else 0),
         "publication": queries.publication_of(packet),
         "credential_uses": scopes.uses_of(packet),
     }
@@ -228,7 +228,7 @@ def _packet_page(
         "scope": scope,
         "scope_words": reviewing.scope_sentence(scope, PacketKind(packet.kind)),
         "checks": reviewing.passed_of(page.get("receipts", {})),
-        "whole": packets.whole(packet),
+        "whole": deciding.whole(packet),
         "excluded": queries.names_of(packet.excluded),
         "events": events,
         "event_total": total,
@@ -315,7 +315,7 @@ def packet_decide(request: TenantRequest, public_id: uuid.UUID) -> HttpResponse:
     comment = request.POST.get("comment", "").replace("\r\n", "\n")
     choice = request.POST.get("choice", "").strip()
     words = f"{choice}\n\n{comment}".strip() if choice and verdict is Verdict.APPROVE else comment
-    answer = packets.Answer(
+    answer = deciding.Answer(
         verdict=verdict,
         seen=request.POST.get("seen", ""),
         comment=words,
@@ -324,7 +324,7 @@ def packet_decide(request: TenantRequest, public_id: uuid.UUID) -> HttpResponse:
         typed="".join(each.strip() for each in request.POST.getlist("typed")[:2]),
     )
     try:
-        settled = packets.settle_packet(public_id, answer, member=request.membership)
+        settled = deciding.settle_packet(public_id, answer, member=request.membership)
     except NotFound:
         raise
     except Refusal as refusal:

@@ -16,7 +16,7 @@ from django.conf import settings
 from django.db import connection
 from django.db.models import Q
 
-from approvals import packets
+from approvals import closing
 from portal.celery import app
 from portal.handoff import Job
 from runs import lifecycle
@@ -51,7 +51,7 @@ def test_beat_asks_for_every_sweep() -> None:
 
 def test_every_hop_of_the_walk_is_swept() -> None:
     """Whatever a lost message asked for, a sweep asks for again."""
-    swept = "".join(inspect.getsource(module) for module in (*OWNERS, lifecycle, packets))
+    swept = "".join(inspect.getsource(module) for module in (*OWNERS, lifecycle, closing))
     for job in Job:
         if not job.name.startswith("SWEEP"):
             assert f"Job.{job.name}" in swept, job

@@ -23,8 +23,8 @@ from django.utils import timezone
 import approvals.tasks
 import runs.tasks
 from approvals.confirm import typed_word
+from approvals.deciding import Answer, settle_packet
 from approvals.models import Candidate, Decision, Packet, PolicyVersion, Publication
-from approvals.packets import Answer, settle_packet
 from approvals.policies import decide_policy, propose_policy
 from approvals.policy_text import DEFAULT_POLICY
 from approvals.states import PacketKind, PacketState, Verdict

@@ -24,9 +24,9 @@ from django.utils import timezone
 import approvals.tasks
 import runs.tasks
 from approvals.confirm import typed_word
+from approvals.deciding import Answer, settle_packet
 from approvals.drill.service import Service
 from approvals.models import Packet
-from approvals.packets import Answer, settle_packet
 from approvals.states import PacketState, Verdict
 from approvals.tenants import open_tenant
 from portal import blobs, handoff, vault

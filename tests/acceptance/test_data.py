@@ -10,10 +10,10 @@ from django.conf import settings
 from django.core.management import CommandError, call_command
 
 from approvals import deletion, retention
+from approvals.deciding import Answer, settle_packet
 from approvals.errors import DeletedAlready, NameNotTyped
 from approvals.evidence import examine
 from approvals.models import Packet, PolicyVersion, Publication
-from approvals.packets import Answer, settle_packet
 from approvals.states import PacketState, PublicationState, Verdict
 from portal import audit, blobs, vault
 from portal.errors import NotAllowed, NotFound

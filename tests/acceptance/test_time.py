@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from approvals import packets, publishing
+from approvals import closing, deciding, opening, publishing
 from approvals.models import Decision
 from approvals.states import PacketState, PublicationState
 from runs import lifecycle
@@ -19,7 +19,7 @@ SECOND = timedelta(seconds=1)
 
 def at(monkeypatch: pytest.MonkeyPatch, moment: datetime) -> None:
     """The database's clock shows this moment."""
-    for module in (packets, publishing, lifecycle):
+    for module in (opening, deciding, closing, publishing, lifecycle):
         monkeypatch.setattr(module, "database_now", lambda: moment)
 
 

@@ -7,9 +7,9 @@ import uuid
 
 import pytest
 
-from approvals import errors, packets
+from approvals import closing, errors
+from approvals.deciding import COMMENT_LIMIT, Answer, settle_packet
 from approvals.models import Decision, PolicyVersion, Publication
-from approvals.packets import COMMENT_LIMIT, Answer, settle_packet
 from approvals.policies import decide_policy, propose_policy
 from approvals.policy_text import DEFAULT_POLICY
 from approvals.states import PacketKind, PacketState, Verdict
@@ -280,7 +280,7 @@ def test_a_sweep_goes_on_past_a_packet_it_cannot_close(
     walk: Walk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bad, good = walk.run_out(parked_call(walk)), walk.run_out(parked_call(walk))
-    expire = packets.expire_packet
+    expire = closing.expire_packet
 
     def fail_at_the_first(packet_id: int) -> bool:
         if packet_id == bad.pk:
@@ -288,7 +288,7 @@ def test_a_sweep_goes_on_past_a_packet_it_cannot_close(
         return expire(packet_id)
 
     fail_at_the_first.__name__ = "expire_packet"
-    monkeypatch.setattr(packets, "expire_packet", fail_at_the_first)
+    monkeypatch.setattr(closing, "expire_packet", fail_at_the_first)
     walk.deliver(Job.SWEEP_APPROVALS)
 
     assert walk.fresh(good).state == PacketState.EXPIRED

@@ -70,7 +70,7 @@ class Ground:
 
     def approve(self, packet: Packet) -> None:
         """Ada's answer, as her browser would send it."""
-        from approvals.packets import Answer, settle_packet
+        from approvals.deciding import Answer, settle_packet
         from approvals.states import Verdict
 
         answer = Answer(Verdict.APPROVE, packet.digest, token=uuid.uuid4().hex)

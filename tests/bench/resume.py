@@ -124,7 +124,7 @@ class Resuming:
 
 def _sweeps() -> str:
     """How long the questions of a sweep take."""
-    from approvals import packets
+    from approvals import closing
     from portal.clock import database_now
     from runs import lifecycle
 
@@ -133,8 +133,8 @@ def _sweeps() -> str:
         "overdue runs": lambda: lifecycle.overdue_runs(now),
         "runs to collect": lambda: lifecycle.runs_to_collect(now),
         "live runs": lambda: "" in lifecycle.LiveRuns(),
-        "packets": lambda: packets.overdue(now, late, since=now - timedelta(minutes=20)),
-        "packets, all of them": lambda: packets.overdue(now, late),
+        "packets": lambda: closing.overdue(now, late, since=now - timedelta(minutes=20)),
+        "packets, all of them": lambda: closing.overdue(now, late),
     }
     words = []
     for name, ask in questions.items():

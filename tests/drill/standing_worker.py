@@ -165,8 +165,8 @@ STEPS: dict[str, Step] = {
         L, "save_checkpoint", "after", _lease, _keeps("waiting"), hands_on=True
     ),
     # The first gate
-    "before the packet": Step(f"{A}.packets", "open_call_packet", "before", _call),
-    "packet open": Step(f"{A}.packets", "open_call_packet", "after", _call, hands_on=True),
+    "before the packet": Step(f"{A}.opening", "open_call_packet", "before", _call),
+    "packet open": Step(f"{A}.opening", "open_call_packet", "after", _call, hands_on=True),
     "decided": Step(L, "claim_run", "before", _run_id, _answered),
     "resumed": Step(L, "note_start", "after", _lease, _is(resumed=True)),
     "approval used": Step(L, "begin_call", "after", _lease, _is(call_id="file")),
@@ -193,7 +193,7 @@ STEPS: dict[str, Step] = {
     # The second gate
     "checks handed on": Step(f"{A}.checking", "_hand_on", "after", _candidate, hands_on=True),
     "publication asked": Step(
-        f"{A}.packets", "open_publication_packet", "after", _candidate, hands_on=True
+        f"{A}.opening", "open_publication_packet", "after", _candidate, hands_on=True
     ),
     # Publishing
     "publication decided": Step(f"{A}.publishing", "_claim", "before", _publication),
@@ -209,10 +209,10 @@ STEPS: dict[str, Step] = {
 # Where each hop begins. A run that stands takes no other hop: its worker is as good as dead.
 DOORS: dict[tuple[str, str], Callable[[Given, Any], Any]] = {
     (L, "claim_run"): _run_id,
-    (f"{A}.packets", "open_call_packet"): _call,
+    (f"{A}.opening", "open_call_packet"): _call,
     (f"{A}.candidates", "collect_candidate"): _run_id,
     (f"{A}.checking", "run_checks"): _candidate,
-    (f"{A}.packets", "open_publication_packet"): _candidate,
+    (f"{A}.opening", "open_publication_packet"): _candidate,
     (f"{A}.publishing", "_claim"): _publication,
 }
 

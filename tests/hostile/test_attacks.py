@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from approvals import packets
+from approvals import opening
 from approvals.drill import attacks, recovery
 from approvals.drill.stage import Stage
 from approvals.judge import TenantJudge
@@ -179,7 +179,7 @@ def test_a_gate_that_is_open_is_reported(bubblewrap: str, stage: Stage, monkeypa
 def test_a_candidate_that_nobody_read_is_reported(
     bubblewrap: str, stage: Stage, monkeypatch: Patch
 ) -> None:
-    sound = packets.open_publication_packet
+    sound = opening.open_publication_packet
 
     def wave_through(candidate_id: int) -> Packet | None:
         packet = sound(candidate_id)
@@ -187,7 +187,7 @@ def test_a_candidate_that_nobody_read_is_reported(
             stage.approve(packet)
         return packet
 
-    monkeypatch.setattr(packets, "open_publication_packet", wave_through)
+    monkeypatch.setattr(opening, "open_publication_packet", wave_through)
     broken(attacks.destructive_change.run(stage), "a branch of the source was moved")
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from approvals import errors, packets, publishing
+from approvals import errors, opening, publishing
 from approvals.access import access_candidate, access_packet, access_publication
 from approvals.models import Decision, Packet, PolicyVersion, Publication
 from approvals.receipt import verify
@@ -169,8 +169,8 @@ def test_inv06_a_machine_never_decides_and_counts_as_its_owner(walk: Walk) -> No
     User.objects.filter(pk=walk.cast.mona.user_id).update(owner=walk.cast.ada.user)
     Run.objects.filter(pk=packet.run_id).update(requested_by=walk.cast.mona.user)
     run = Run.objects.get(pk=packet.run_id)
-    assert walk.cast.ada.user_id in packets.excluded_people(run, None)
-    assert walk.cast.mona.user_id not in packets.excluded_people(run, None)
+    assert walk.cast.ada.user_id in opening.excluded_people(run, None)
+    assert walk.cast.mona.user_id not in opening.excluded_people(run, None)
 
 
 def test_inv06_a_person_counts_once(walk: Walk) -> None:

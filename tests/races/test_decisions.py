@@ -12,8 +12,9 @@ import pytest
 from django.db import connection, connections, transaction
 
 from approvals import errors
+from approvals.closing import close_packets_of, expire_packet
 from approvals.models import Decision, Packet, Publication
-from approvals.packets import close_packets_of, expire_packet, open_publication_packet
+from approvals.opening import open_publication_packet
 from approvals.states import PacketState, Verdict
 from portal.handoff import Job
 from portal.models import AuditEntry

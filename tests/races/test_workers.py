@@ -9,7 +9,7 @@ import pytest
 
 from approvals import publishing
 from approvals.models import Candidate, Packet, Publication, Receipt
-from approvals.packets import open_call_packet
+from approvals.opening import open_call_packet
 from portal.handoff import Job
 from portal.models import AuditEntry
 from runs import lifecycle

@@ -18,8 +18,8 @@ from django.db import connection
 from django.utils import timezone
 
 from approvals import errors
+from approvals.deciding import whole
 from approvals.models import Packet, PolicyVersion
-from approvals.packets import whole
 from approvals.policy_text import DEFAULT_POLICY
 from approvals.states import PacketKind, PacketState, Verdict
 from portal.errors import NotAllowed, NotFound

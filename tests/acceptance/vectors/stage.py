@@ -20,10 +20,10 @@ from typing import Any
 import pytest
 from django.utils.dateparse import parse_datetime
 
-from approvals import packets
+from approvals import deciding
 from approvals.confirm import typed_word
+from approvals.deciding import Answer
 from approvals.models import Packet, PolicyVersion
-from approvals.packets import Answer
 from approvals.policies import decide_policy, propose_policy
 from approvals.policy_text import DEFAULT_POLICY
 from approvals.seal import SHAPE
@@ -259,7 +259,7 @@ class Stage:
         words = "" if verdict is Verdict.APPROVE else "Not like this."
         answer = Answer(verdict, seen or packet.digest, words, "a form", typed_word(packet))
         try:
-            packets.settle_packet(packet.public_id, answer, member=member)
+            deciding.settle_packet(packet.public_id, answer, member=member)
         except Refusal as refused:
             self.found.append(refused.code)
             return False
@@ -304,7 +304,7 @@ class Stage:
 
 def call_of(packet: Packet) -> ProposedCall:
     """The call a packet is about, as it is stored."""
-    return packets.proposed(ToolCall.objects.get(packet=packet))
+    return deciding.proposed(ToolCall.objects.get(packet=packet))
 
 
 def _answers(run: Run) -> Mapping[str, Any]:
@@ -317,7 +317,7 @@ def _pending(run: Run) -> dict[str, PendingCall]:
     rows = ToolCall.objects.filter(checkpoint=lifecycle.last_checkpoint(run))
     verdict = Judgement("ask", (), 0, "")
     found = [] if lifecycle.last_checkpoint(run) is None else list(rows)
-    return {row.call_id: PendingCall(packets.proposed(row), verdict) for row in found}
+    return {row.call_id: PendingCall(deciding.proposed(row), verdict) for row in found}
 
 
 async def _explain(error: BaseException) -> Ran | RunError:
