@@ -9,7 +9,8 @@ from decimal import Decimal
 
 from django.db.models import Q
 
-from approvals import policy, uses
+from approvals import demands, policy, uses
+from approvals.demands import Demands
 from approvals.facts import call_facts as call_facts_of
 from approvals.models import Packet, PolicyVersion
 from approvals.states import PacketKind
@@ -40,11 +41,10 @@ def policy_in_force(tenant_id: int) -> PolicyVersion | None:
     ).first()
 
 
-def people_wanted(version: PolicyVersion | None, rules: Sequence[str]) -> tuple[int, list[str]]:
-    """How many people these rules want to approve, and which roles must be among them."""
+def demands_of(version: PolicyVersion | None, rules: Sequence[str]) -> Demands:
+    """What these rules of the version demand together."""
     known = policy.explain(version.text) if version else {}
-    spoke = [rule for rule in known.values() if rule.id in rules]
-    return max([1, *(rule.needs for rule in spoke)]), sorted({rule.role for rule in spoke} - {""})
+    return demands.joined(rule.demands for rule in known.values() if rule.id in rules)
 
 
 class TenantJudge:

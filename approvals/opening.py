@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -11,7 +11,8 @@ from django.db.models import Q
 
 from approvals import egress, publication, resume, scopes, seal
 from approvals.closing import close_packet
-from approvals.judge import people_wanted, policy_in_force
+from approvals.demands import Demands
+from approvals.judge import demands_of, policy_in_force
 from approvals.models import Candidate, Packet, PolicyVersion, Receipt
 from approvals.policy import stored
 from approvals.states import PacketKind, PacketState
@@ -68,7 +69,7 @@ def open_call_packet(call_id: int) -> Packet | None:
     version = PolicyVersion.objects.filter(
         tenant_id=run.tenant_id, number=call.policy_version
     ).first()
-    needed, roles = people_wanted(version, call.rules)
+    demands = demands_of(version, call.rules)
     return _open(
         run,
         contract,
@@ -78,8 +79,7 @@ def open_call_packet(call_id: int) -> Packet | None:
         effect=effect,
         call=call,
         credential=credential.grant,
-        needed=needed,
-        roles=roles,
+        demands=demands,
         agent_words=queries.last_words(run),
     )
 
@@ -174,8 +174,7 @@ def _open(
     page: dict[str, Any],
     *,
     effect: str,
-    needed: int,
-    roles: Sequence[str],
+    demands: Demands,
     call: ToolCall | None = None,
     candidate: Candidate | None = None,
     grant: EgressGrant | None = None,
@@ -195,8 +194,7 @@ def _open(
     expires = now + timedelta(minutes=contract.gate.expires_minutes)
     page |= {
         "gate": {
-            "needed": needed,
-            "roles": list(roles),
+            **demands.sealed(),
             "valid_minutes": valid_minutes,
         }
     }
@@ -217,7 +215,7 @@ def _open(
         heading=seal.heading(whole),
         facts=facts,
         agent_words=agent_words[:50_000],
-        needed=needed,
+        needed=demands.people,
         requested_by=asked_by or run.requested_by,
         excluded=sorted(excluded),
         opened_at=now,
@@ -272,7 +270,7 @@ def open_egress_packet(grant_id: int) -> Packet | None:
     version = PolicyVersion.objects.filter(
         tenant_id=run.tenant_id, number=grant.policy_version
     ).first()
-    needed, roles = people_wanted(version, grant.rules)
+    demands = demands_of(version, grant.rules)
     return _open(
         run,
         contract,
@@ -281,8 +279,7 @@ def open_egress_packet(grant_id: int) -> Packet | None:
         page,
         effect=effect,
         grant=grant,
-        needed=needed,
-        roles=roles,
+        demands=demands,
     )
 
 
@@ -305,7 +302,7 @@ def open_resume_packet(asked_id: int) -> Packet | None:
     version = PolicyVersion.objects.filter(
         tenant_id=run.tenant_id, number=asked.policy_version
     ).first()
-    needed, roles = people_wanted(version, [])
+    demands = demands_of(version, [])
     return _open(
         run,
         contract,
@@ -314,8 +311,7 @@ def open_resume_packet(asked_id: int) -> Packet | None:
         page,
         effect=effect,
         asked=asked,
-        needed=needed,
-        roles=roles,
+        demands=demands,
     )
 
 
@@ -398,8 +394,7 @@ def open_publication_packet(candidate_id: int) -> Packet | None:
         credential=credential.grant,
         blocked=blocked,
         agent_words=candidate.agent_words,
-        needed=max(contract.gate.approvals, verdict.needs),
-        roles=verdict.roles,
+        demands=verdict.demands,
         facts=stored(facts),
     )
     return packet

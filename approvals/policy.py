@@ -67,6 +67,8 @@ from typing import Any, Literal, TypeAlias, TypeVar
 
 import cedarpy
 
+from approvals import demands
+from approvals.demands import ONE_PERSON, Demands
 from approvals.policy_text import (
     DEFAULT_POLICY,
     ENTITIES,
@@ -195,15 +197,14 @@ class PolicyResult:
     """What the policy says and why.
 
     `rules` are the names of the rules that decided; empty when no rule spoke or nothing could be
-    evaluated. `needs` people must approve, and for each of `roles` one of them must hold it; both
-    mean something only with `ask`. `errors` is empty unless something was broken.
+    evaluated. `demands` mean something only with `ask`. `errors` is empty unless something was
+    broken.
     """
 
     effect: Effect
     rules: tuple[str, ...]
     reason: str
-    needs: int = 1
-    roles: tuple[str, ...] = ()
+    demands: Demands = ONE_PERSON
     errors: tuple[str, ...] = ()
 
 
@@ -318,9 +319,8 @@ def why(rules: Sequence[Rule]) -> str:
 
 
 def asked(rules: Sequence[Rule], least: int) -> PolicyResult:
-    needs = max([least, *(rule.needs for rule in rules)])
-    roles = tuple(sorted({rule.role for rule in rules} - {""}))
-    return PolicyResult("ask", ids(rules), why(rules), needs, roles)
+    wanted = demands.joined((rule.demands for rule in rules), least=least)
+    return PolicyResult("ask", ids(rules), why(rules), wanted)
 
 
 def broken(errors: Iterable[str]) -> PolicyResult:

@@ -21,20 +21,17 @@ from typing import Any, ClassVar, Literal
 
 import cedarpy
 
-from approvals import policy_places
+from approvals import demands, policy_places
+from approvals.demands import Demands
 from approvals.policy_places import Fault, Token, Vocabulary
 from portal.errors import Refusal
-from portal.roles import GRANTS, Permission
 from runs.contract.rules import hidden_character
 
 MAX_TEXT = 64_000
 MAX_RULES = 200
-MAX_NEEDS = 10
 MAX_TOLD = 50  # of what is wrong, at once
 RULE_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
-ANNOTATIONS = ("id", "why", "needs", "role")
-DECIDING = {Permission.DECIDE, Permission.PUBLISH, Permission.MANAGE}
-ROLES = tuple(role.value for role, granted in GRANTS.items() if granted & DECIDING)
+ANNOTATIONS = ("id", "why", *demands.ANNOTATIONS)
 
 SCHEMA = """
 entity Agent;
@@ -171,8 +168,7 @@ class Rule:
     effect: Literal["permit", "forbid"]
     asks: bool  # permitted once a person has approved it
     why: str
-    needs: int
-    role: str
+    demands: Demands
     source: str
 
 
@@ -259,8 +255,7 @@ def rule_of(key: str, policy: Mapping[str, Any]) -> Rule:
         effect=policy["effect"],
         asks=asks(policy),
         why=(notes.get("why") or "").strip(),
-        needs=int(notes.get("needs") or 1),
-        role=notes.get("role") or "",
+        demands=demands.read(notes),
         source=cedarpy.policies_from_json_str(json.dumps(alone)).strip(),
     )
 
@@ -304,21 +299,7 @@ def annotation_problems(
         if each not in ANNOTATIONS:
             known = f"Known: @{', @'.join(ANNOTATIONS)}."
             faults.append((each, f"@{each} is not known.", known))
-    needs, role = notes.get("needs"), notes.get("role")
-    if needs is not None and not (needs.isdecimal() and 1 <= int(needs) <= MAX_NEEDS):
-        reason = f'@needs("{needs}") is not a number of people.'
-        faults.append(("needs", reason, "Write 1 to 10 in quotes."))
-    if role is not None and role not in ROLES:
-        reason = f'@role("{role}") is no role that decides.'
-        faults.append(("role", reason, f"Write {', '.join(ROLES)}."))
-    if (needs is not None or role is not None) and not asks(policy):
-        faults.append(
-            (
-                "role" if needs is None else "needs",
-                "@needs and @role have no effect here.",
-                'Use them on permit with Action::"ask" or Action::"publish".',
-            )
-        )
+    faults += demands.faults(notes, asks=asks(policy))
     found = []
     for about, reason, remedy in faults:
         line, column = policy_places.place(text, policy_places.annotation(rule, about))

@@ -177,9 +177,9 @@ def _count(trial: Trial, past: Past, verdict: PolicyResult) -> None:
         trial.allowed_denied.add(past)
     if verdict.effect == "deny" and past.answer == "approved":
         trial.denied_approved.add(past)
-    if verdict.effect == "ask" and verdict.needs < past.needed:
+    if verdict.effect == "ask" and verdict.demands.people < past.needed:
         trial.fewer.add(past)
-    if verdict.effect == "ask" and verdict.needs > past.needed:
+    if verdict.effect == "ask" and verdict.demands.people > past.needed:
         trial.more.add(past)
 
 

@@ -181,7 +181,7 @@ def test_candidates_under_the_default_policy(
     change: dict[str, Any], effect: str, needs: int, rules: tuple[str, ...] | None
 ) -> None:
     result = decide_publication(DEFAULT_POLICY, replace(CANDIDATE, **change))
-    assert (result.effect, result.needs) == (effect, needs)
+    assert (result.effect, result.demands.people) == (effect, needs)
     assert rules is None or result.rules == rules
     assert not result.errors
 
@@ -190,7 +190,7 @@ def test_no_policy_lets_a_candidate_pass_without_a_person() -> None:
     """Even the widest rule there can be only means that a person is asked."""
     widest = '@id("all") permit (principal, action, resource);'
     assert decide_publication(widest, CANDIDATE).effect == "ask"
-    assert decide_publication(widest, CANDIDATE).needs == 1
+    assert decide_publication(widest, CANDIDATE).demands.people == 1
     assert decide(widest, CALL).effect == "allow"
 
 
@@ -202,8 +202,8 @@ def test_who_must_be_among_those_who_approve() -> None:
     permit (principal, action == Action::"ask", resource) when { context.tenant == "acme" };
     """
     result = decide(text, CALL)
-    assert (result.effect, result.needs) == ("ask", 3)
-    assert result.roles == ("admin", "publisher")
+    assert (result.effect, result.demands.people) == ("ask", 3)
+    assert result.demands.roles == ("admin", "publisher")
     assert result.rules == ("ops", "also")
 
 
@@ -367,7 +367,7 @@ def test_the_default_can_be_saved_and_explained() -> None:
 
     assert next(iter(rules)) == "not-in-contract"
     assert all(rule.why for rule in rules.values())
-    assert rules["pipeline-needs-two"].needs == 2
+    assert rules["pipeline-needs-two"].demands.people == 2
     assert {rule.effect for rule in rules.values()} == {"permit", "forbid"}
     assert [name for name, rule in rules.items() if rule.asks] == [
         *("outward-needs-a-person", "question-to-a-person", "publish-after-review"),
