@@ -43,6 +43,7 @@ class Why(StrEnum):
     NO_NAME = "no_name"
     OTHER_NAME = "other_name"
     HIDDEN_NAME = "hidden_name"
+    EARLY_DATA = "early_data"
     REVOKED = "revoked"
     EXPIRED = "expired"
     IDLE = "idle"
@@ -66,6 +67,7 @@ WORDS: Mapping[str, str] = {
     Why.NO_NAME: "the tunnel's TLS named no host",
     Why.OTHER_NAME: "the tunnel's TLS named another host",
     Why.HIDDEN_NAME: "the tunnel's TLS hid the name of its host",
+    Why.EARLY_DATA: "the tunnel's TLS offered early data, behind which another name could follow",
     Why.REVOKED: "the rule was taken back",
     Why.EXPIRED: "the rule's time was over",
     Why.IDLE: "nothing was said for too long",

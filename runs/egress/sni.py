@@ -7,9 +7,11 @@ first application data: from there on everything is encrypted and passes as it i
 
 Refused outright: what is no TLS, a hello without a name, with another name, or with two; and the
 extensions that put the true name into an encrypted part, because then the name that can be read
-need not be the one that is meant.
+need not be the one that is meant; and early data, which a server may pass over to ask for a second
+hello: what comes behind such data would be taken for encrypted, and could name another host.
 
-Layout of records, handshake messages and extensions: RFC 8446 section 4 and 5, RFC 6066 section 3.
+Layout of records, handshake messages and extensions: RFC 8446 section 4 and 5, RFC 6066 section 3;
+early data that is passed over: RFC 8446 section 4.2.10.
 """
 
 from __future__ import annotations
@@ -21,6 +23,8 @@ CLIENT_HELLO = 1
 SERVER_NAME = 0
 HIDING = frozenset({0xFE0D, 0xFFCE})
 """Encrypted ClientHello, and the draft that came before it."""
+
+EARLY_DATA = 42
 
 LONGEST_RECORD = (1 << 14) + 256
 LONGEST_HELLO = 32 << 10
@@ -190,6 +194,8 @@ def name_of(hello: bytes) -> str:
         found[kind] = extensions.vector(2)
     if HIDING & found.keys():
         raise NameRefused(Why.HIDDEN_NAME)
+    if EARLY_DATA in found:
+        raise NameRefused(Why.EARLY_DATA)
     return _server_name(found[SERVER_NAME]) if SERVER_NAME in found else ""
 
 

@@ -57,5 +57,27 @@ def hello(*names: str, more: Sequence[Extension] = ()) -> bytes:
     return record(message([server_name(*(name.encode() for name in names)), *more]))
 
 
+EARLY_DATA: Extension = (42, b"")
+
+
+def modern_hello(name: str, *, share: bytes = b"", early: bool = False) -> bytes:
+    """A ClientHello of TLS 1.3. A server asks for a second one if it has no share of a key.
+
+    With `early` it says that data follow at once, under a secret the server does not know.
+    """
+    shares = b"\x00\x1d" + vector(share) if share else b""
+    extensions = [
+        server_name(name.encode()),
+        (10, vector(b"\x00\x1d")),
+        (13, vector(b"\x04\x03\x08\x04")),
+        (43, vector(b"\x03\x04", 1)),
+        (51, vector(shares)),
+    ]
+    if early:
+        ticket = vector(vector(bytes(100)) + bytes(4)) + vector(vector(bytes(32), 1))
+        extensions += [(45, vector(b"\x01", 1)), EARLY_DATA, (41, ticket)]
+    return record(message(extensions))
+
+
 CHANGE = record(b"\x01", 20)
 DATA = record(b"secret application data", 23)

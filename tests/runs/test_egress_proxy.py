@@ -26,7 +26,7 @@ from tests.runs.egress_parts import (
     stage,
     until,
 )
-from tests.runs.hellos import CHANGE, DATA, hello
+from tests.runs.hellos import CHANGE, DATA, EARLY_DATA, hello
 
 HOST = "allowed.test"
 
@@ -348,6 +348,7 @@ async def test_a_tunnel_that_is_no_tls_is_cut_before_anything_passes() -> None:
         hello(): "no_name",
         hello("evil.test"): "other_name",
         hello(HOST, more=[(0xFE0D, b"\0" * 40)]): "hidden_name",
+        hello(HOST, more=[EARLY_DATA]): "early_data",
     }
     async with stage() as on, serving(echo) as server:
         on.allow(HOST, server.port)

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
+import ssl
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from runs.egress.rules import Why
 from runs.egress.sni import LONGEST_BEGINNING, NameGate, NameRefused
+from tests.runs.egress_parts import certificate
 from tests.runs.hellos import (
     CHANGE,
     DATA,
+    EARLY_DATA,
     hello,
     message,
+    modern_hello,
     real_hello,
     record,
     records,
@@ -187,6 +193,36 @@ def test_a_second_hello_does_not_slip_through_in_pieces() -> None:
         gate.feed(hello(HOST) + CHANGE)
         with pytest.raises(NameRefused):
             gate.feed(records(second, size))
+
+
+def test_early_data_is_refused_because_another_name_can_follow_it() -> None:
+    assert why(hello(HOST, more=[EARLY_DATA])) is Why.EARLY_DATA
+    gate = NameGate(HOST)
+    gate.feed(hello(HOST))
+    with pytest.raises(NameRefused):
+        gate.feed(hello(HOST, more=[EARLY_DATA]))
+
+
+def test_a_real_server_hears_of_no_other_name_behind_early_data() -> None:
+    """It asks for a second hello, passes over the early data, and goes by the second name."""
+    flights = (
+        modern_hello(HOST, early=True) + DATA,
+        modern_hello("evil.test", share=bytes(range(32))),
+    )
+    told = list[str | None]()
+    with certificate(HOST) as file:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(file)
+    context.sni_callback = lambda _, name, __: told.append(name)
+    heard, said = ssl.MemoryBIO(), ssl.MemoryBIO()
+    server = context.wrap_bio(heard, said, server_side=True)
+    gate = NameGate(HOST)
+    with contextlib.suppress(NameRefused):
+        for flight in flights:
+            heard.write(gate.feed(flight))
+            with contextlib.suppress(ssl.SSLWantReadError):
+                server.do_handshake()
+    assert "evil.test" not in told
 
 
 def test_encrypted_handshake_records_pass() -> None:
