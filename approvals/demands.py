@@ -6,6 +6,7 @@ of it into its gate. Whatever else a rule can demand one day is read, joined and
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -14,6 +15,7 @@ from portal.roles import GRANTS, Permission
 
 MOST_PEOPLE = 10
 ANNOTATIONS = ("needs", "role")
+_COUNT = re.compile(r"\d{1,9}")
 _DECIDING = {Permission.DECIDE, Permission.PUBLISH, Permission.MANAGE}
 ROLES = tuple(role.value for role, granted in GRANTS.items() if granted & _DECIDING)
 
@@ -55,8 +57,8 @@ def faults(notes: Notes, *, asks: bool) -> list[tuple[str, str, str]]:
     """What is wrong with the demands: annotation, reason, remedy. `asks`: the rule asks people."""
     found: list[tuple[str, str, str]] = []
     needs, role = notes.get("needs"), notes.get("role")
-    if needs is not None and not (needs.isdecimal() and 1 <= int(needs) <= MOST_PEOPLE):
-        reason = f'@needs("{needs}") is not a number of people.'
+    if needs is not None and not (_COUNT.fullmatch(needs) and 1 <= int(needs) <= MOST_PEOPLE):
+        reason = f'@needs("{needs:.40}") is not a number of people.'
         found.append(("needs", reason, f"Write 1 to {MOST_PEOPLE} in quotes."))
     if role is not None and role not in ROLES:
         reason = f'@role("{role}") is no role that decides.'

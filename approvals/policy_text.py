@@ -224,12 +224,13 @@ def compile_policy(text: str) -> Compiled:
         raise refused("the policy", None, "It is longer than 64,000 characters.", "Shorten it.")
     if hidden := hidden_character(text.replace("\r\n", "\n")):
         raise refused("the policy", None, *hidden)
+    if (start := policy_places.too_deep(text)) is not None:
+        raise nested(text, start)
     try:
         policies = cedarpy.PolicySet.from_str(text)
         parsed = json.loads(cedarpy.policies_to_json_str(text))
     except RecursionError:
-        remedy = "Make several rules of it."
-        raise refused("the policy", None, "A condition is nested too deeply.", remedy) from None
+        raise nested(text) from None
     except ValueError as error:
         start, reason, remedy = policy_places.grammar_fault(text, str(error), complaint)
         line, column = policy_places.place(text, start)
@@ -240,7 +241,20 @@ def compile_policy(text: str) -> Compiled:
     if problems:
         raise PolicyRefused(problems[:MAX_TOLD])
     statics = parsed["staticPolicies"]
-    return Compiled(policies, {key: rule_of(key, each) for key, each in statics.items()})
+    try:
+        return Compiled(policies, {key: rule_of(key, each) for key, each in statics.items()})
+    except ValueError:
+        # Cedar reads rules as JSON less deeply than it writes them.
+        raise nested(text) from None
+
+
+def nested(text: str, start: int | None = None) -> PolicyRefused:
+    """The refusal of a text in which a condition lies too deep, at this place if it is known."""
+    line, column = (None, None) if start is None else policy_places.place(text, start)
+    name = "the policy" if start is None else name_at(text, start)
+    remedy = "Make several rules of it, or compare with a list: [1, 2].contains(context.port)."
+    reason = "A condition is nested too deeply."
+    return PolicyRefused([PolicyProblem(name, line, reason, remedy, column)])
 
 
 def refused(rule: str, line: int | None, reason: str, remedy: str) -> PolicyRefused:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 import time
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import given, settings
@@ -26,6 +29,7 @@ DO = (
     '@id("one")\n// context.mthod "is a comment\n'
     'permit (principal, action == Action::"do", resource)\n'
 )
+ASK = 'permit (principal, action == Action::"ask", resource)'
 
 
 def refusals(marked: str) -> list[PolicyProblem]:
@@ -161,6 +165,58 @@ def test_a_text_full_of_mistakes_is_answered_at_once() -> None:
 def test_a_condition_that_is_too_deep_is_said_to_be() -> None:
     with pytest.raises(PolicyRefused, match="nested too deeply"):
         check_policy(DO + "when { " + " && ".join(["context.outward"] * 3_000) + " };")
+
+
+DEEP = {
+    "brackets": ("(", "true", ")"),
+    "lists": ("[", "1", "]"),
+    "records": ("{a: ", "1", "}"),
+    "calls": ("ip(", "1", ")"),
+    "conditions": ("if true then ", "true", " else true"),
+    "and": ("", "true", " && true"),
+    "or": ("", "context.outward", " || context.outward"),
+    "plus": ("", "1", "+1"),
+    "attributes": ("", "context", ".a"),
+    "indexes": ("", "context", '["a"]'),
+    "paths": ("", "context has a", ".a"),
+    "methods": ("", "context.programs", ".isEmpty()"),
+}
+
+
+@pytest.mark.parametrize("kind", DEEP)
+@pytest.mark.parametrize("times", [130, 60_000])
+def test_no_depth_ends_the_process_that_reads_it(kind: str, times: int) -> None:
+    """In a process of its own: past the end of the stack there is no error to catch."""
+    before, middle, after = DEEP[kind]
+    times = min(times, 63_500 // len(before + after))
+    condition = before * times + middle + after * times
+    program = (
+        "import sys; from approvals.policy_text import *\n"
+        "try: check_policy(sys.stdin.read())\n"
+        "except PolicyRefused: pass"
+    )
+    asked = DO + "when { " + condition + " };"
+    subprocess.run([sys.executable, "-c", program], input=asked, text=True, check=True)
+
+
+def test_depth_is_counted_in_the_text_and_not_in_what_it_quotes() -> None:
+    quoted = "((((" * 100
+    check_policy(DO + f'when {{ context.host == "{quoted}" }}; // {quoted}')
+    nested = "(" * 60
+    (problem,) = refusals(DO + "when { " + nested[:49] + "¦" + nested[49:])
+    assert problem.rule == "one"
+    check_policy(DO + "when { context.port == 1 };\n" + "".join(_short_rules(180)))
+
+
+def _short_rules(count: int) -> Iterator[str]:
+    for number in range(count):
+        head = f'@id("rule-{number}") forbid (principal, action == Action::"do", resource)'
+        yield f"{head} when {{ !(context.port == 1 || context.port == 2) }};\n"
+
+
+def test_a_number_of_people_without_end_is_refused() -> None:
+    with pytest.raises(PolicyRefused, match="is not a number of people"):
+        check_policy(f'@id("one") @needs("{"1" * 5_000}") {ASK};')
 
 
 def test_names_with_escapes_are_left_to_cedar() -> None:
