@@ -10,6 +10,7 @@ from django.db.models import F, Q
 
 from portal.roles import FOR_PEOPLE, Permission, permissions_of
 from portal.visible import pieces_of_name
+from portal.webauthn import fingerprint
 
 
 class UserManager(BaseUserManager["User"]):
@@ -132,6 +133,53 @@ class SignInLink(models.Model):
     token_hash = models.CharField(max_length=64, unique=True)
     expires_at = models.DateTimeField()
     used_at = models.DateTimeField(null=True, blank=True)
+
+
+class Passkey(models.Model):
+    """A key that a person signs decisions with. Only its public part is here; it may be removed.
+
+    Binary values are base64url, as browsers write them.
+    """
+
+    user = models.ForeignKey(User, models.CASCADE, related_name="passkeys")
+    name = models.CharField(max_length=60)
+    credential = models.CharField(max_length=1364, unique=True)
+    # COSE, as the authenticator gave it.
+    public_key = models.TextField()
+    # What the key last said; a smaller one may come from a copy of it.
+    sign_count = models.PositiveBigIntegerField(default=0)
+    created_at = models.DateTimeField(auto_now_add=True)
+    last_used_at = models.DateTimeField(null=True, blank=True)
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def fingerprint(self) -> str:
+        """What people and evidence compare the key by."""
+        return fingerprint(self.public_key)
+
+
+class PasskeyChallenge(models.Model):
+    """A random value that one signature may answer, once. Used up it is gone."""
+
+    class Purpose(models.TextChoices):
+        ADD = "add", "add a key"
+        PROVE = "prove", "change one's keys"
+        DECIDE = "decide", "decide a packet"
+
+    user = models.ForeignKey(User, models.CASCADE, related_name="+")
+    purpose = models.CharField(max_length=8, choices=Purpose.choices)
+    nonce = models.CharField(max_length=64, unique=True)
+    expires_at = models.DateTimeField()
+
+
+class RecoveryCode(models.Model):
+    """Stands in for a lost key, once, to change one's keys. Only its hash is kept."""
+
+    user = models.ForeignKey(User, models.CASCADE, related_name="recovery_codes")
+    code_hash = models.CharField(max_length=64, unique=True)
+    created_at = models.DateTimeField(auto_now_add=True)
 
 
 class AuditEntry(models.Model):

@@ -17,7 +17,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
-from portal import audit, live, people, signin
+from portal import audit, live, passkey_account, people, signin
 from portal.access import TenantRequest, tenant_view
 from portal.context import Shell
 from portal.dsse import key_id
@@ -69,6 +69,7 @@ def sign_in(request: HttpRequest) -> HttpResponse:
         if user is not None:
             signin.forget_attempts(form.cleaned_data["email"])
             login(request, user)
+            passkey_account.note_proof(request.session, "sign_in")
             return _after_sign_in(request)
         form.add_error(
             None, "This address and password do not belong together. Nobody was signed in."
@@ -82,6 +83,7 @@ def sign_in_by_link(request: HttpRequest, token: str) -> HttpResponse:
     """Looking at the link uses nothing up: mail scanners look. Only the button signs in."""
     if request.method == "POST":
         login(request, signin.use_link(token), backend=_BACKEND)
+        passkey_account.note_proof(request.session, "sign_in")
         return redirect("portal:home")
     return render(request, "portal/sign_in_link.html", {"person": signin.owner_of(token)})
 
@@ -208,6 +210,7 @@ EVIDENCE_KINDS = (
     ("contract.", "Contracts"),
     ("policy.", "Policies"),
     ("member.", "People"),
+    ("passkey.", "Passkeys"),
 )
 
 

@@ -48,6 +48,14 @@ ADDRESSES: Mapping[str, Entry] = {
     "portal:sign_out": Entry(SIGNED_IN, 405, 302),
     "portal:tenants": Entry(SIGNED_IN, 200, 405, nobody=(302, 302)),
     "portal:settings": Entry(SIGNED_IN, 200, 302),
+    "portal:passkeys": Entry(SIGNED_IN, 200, 405, nobody=(302, 302)),
+    # Nobody here has signed in within ten minutes, or has a passkey.
+    "portal:passkey_begin": Entry(SIGNED_IN, 405, 409),
+    "portal:passkey_add": Entry(SIGNED_IN, 405, 409),
+    "portal:passkey_remove": Entry(SIGNED_IN, 405, 409),
+    "portal:passkey_codes": Entry(SIGNED_IN, 405, 409),
+    "portal:passkey_ask": Entry(SIGNED_IN, 405, 409),
+    "portal:passkey_prove": Entry(SIGNED_IN, 405, 400),
     # People and evidence.
     "portal:members": PAGE,
     "portal:member_add": Entry(ADMINS, 405, 422),
@@ -173,6 +181,7 @@ class Things:
         parts: dict[str, Mapping[str, object]] = {
             "portal:member": {"pk": more.pk},
             "portal:sign_in": {"token": "not-a-token"},
+            "portal:passkey": {"pk": 10**9},
             "runs:contract": {"public_id": run.version.contract.public_id},
             "runs:version": {"public_id": run.version.contract.public_id, **number},
             "runs:": {"public_id": run.public_id, "seq": 1},

@@ -36,6 +36,11 @@ class Stage:
     def url(self) -> str:
         return self.site.url
 
+    @property
+    def named_url(self) -> str:
+        """The same place by its name: browsers keep passkeys for names, never for addresses."""
+        return self.url.replace("127.0.0.1", "localhost")
+
     def apart(self, do: Callable[[], T]) -> T:
         """Do something that runs an event loop: this thread has Playwright's already."""
 
@@ -58,14 +63,15 @@ class Stage:
 
     def context(self, member: Membership | None, **options: Any) -> BrowserContext:
         """A browser of its own, with the person signed in."""
-        context = self.browser.new_context(base_url=self.url, **options)
+        options = {"base_url": self.url, **options}
+        context = self.browser.new_context(**options)
         context.set_default_timeout(PATIENCE)
         if member is not None:
             client = Client()
             client.force_login(member.user)
             name = settings.SESSION_COOKIE_NAME
             value = client.cookies[name].value
-            context.add_cookies([{"name": name, "value": value, "url": self.url}])
+            context.add_cookies([{"name": name, "value": value, "url": options["base_url"]}])
         return context
 
     def page(self, member: Membership | None, address: str, **options: Any) -> Page:
