@@ -26,6 +26,7 @@ from portal.models import Membership, Tenant, User
 from portal.roles import Permission, Role
 from runs import lifecycle
 from runs.credentials import grants
+from runs.fetching import forget_sources
 from runs.lifecycle import locked_run
 from runs.models import (
     ContractVersion,
@@ -166,6 +167,7 @@ def wind_down(tenant_id: int) -> str:
     if CredentialGrant.objects.filter(tenant=tenant, state__in=_ALIVE).exists():
         return "secrets are being taken back"
     retention.forget_recordings(tenant)
+    forget_sources(tenant.pk)
     _forget_secrets(tenant)
     return "emptied"
 

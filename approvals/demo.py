@@ -22,6 +22,7 @@ from runs.lifecycle import request_run
 from runs.models import ContractVersion, Credential, JobContract, Recording, TenantValue
 
 TENANT = "Tideline Freight"
+SLUG = "tideline"
 DOMAIN = "tideline.example"
 SECOND_TENANT = "Tideline Customs Desk"
 
@@ -42,7 +43,7 @@ def install() -> None:
     """Make everything and ask for the first run. Raises `NotEmpty`."""
     if Tenant.objects.exists():
         raise NotEmpty("This installation has tenants already, so the demo was not made.")
-    content.make_repository(Path(settings.SOURCE_ROOT))
+    content.make_repository(Path(settings.SOURCE_ROOT) / SLUG)
     olu = _install_rows()
     version = ContractVersion.objects.get(tenant=olu.tenant, state=ContractVersion.State.IN_FORCE)
     request_run(version, member=olu)
@@ -51,7 +52,7 @@ def install() -> None:
 def refresh() -> None:
     """Say where the tracker is now: its port may have been taken since the last start."""
     for name, value in content.values().items():
-        demo = TenantValue.objects.filter(tenant__slug="tideline", name=name)
+        demo = TenantValue.objects.filter(tenant__slug=SLUG, name=name)
         demo.exclude(value=value).update(value=value)
 
 
@@ -60,7 +61,7 @@ def _install_rows() -> Membership:
     people = {
         short: User.objects.create_user(f"{short}@{DOMAIN}", name) for name, short, _ in PEOPLE
     }
-    tenant = open_tenant(TENANT, "tideline", admin=people["bo"])
+    tenant = open_tenant(TENANT, SLUG, admin=people["bo"])
     Membership.objects.filter(tenant=tenant).delete()
     members = {
         short: Membership.objects.create(

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -19,6 +18,7 @@ from approvals.publishers import PublicationIntent, Target, commit_id
 from approvals.publishers.text import compose_body, compose_message, safe_line, safe_markdown
 from portal.canonical import digest
 from runs.contract import Contract
+from runs.fetching import repositories_of
 from runs.lifecycle import contract_of, spent
 from runs.models import Run
 
@@ -109,17 +109,17 @@ def plan(run: Run, contract: Contract, candidate: Candidate) -> Plan:
         base_branch=contract.target.base,
         base_commit=candidate.base_commit,
         tree=candidate.tree,
-        target=target_of(contract),
+        target=target_of(run, contract),
     )
 
 
-def target_of(contract: Contract) -> Target:
-    """The publisher's target. A path is below SOURCE_ROOT, as contracts write it."""
+def target_of(run: Run, contract: Contract) -> Target:
+    """The publisher's target. A path is below the tenant's repositories, as contracts write it."""
     target = contract.target
     if target.kind == "github":
         return Target("github", target.repository)
     if target.path:
-        return Target("git", str(Path(settings.SOURCE_ROOT) / target.path))
+        return Target("git", str(repositories_of(run.tenant) / target.path))
     return Target("git", target.url)
 
 

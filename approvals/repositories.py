@@ -6,12 +6,10 @@ import os
 import subprocess
 from pathlib import Path
 
-from django.conf import settings
-
 from approvals.models import Candidate
 from portal import blobs
 from runs.contract import Contract
-from runs.fetching import fetch_source
+from runs.fetching import cache_of, fetch_source
 from runs.models import Run
 
 _ENV = {
@@ -49,7 +47,6 @@ def bare_with_base(run: Run, contract: Contract, bare: Path) -> Path:
     It borrows the cache's objects (alternates) and writes its own, so that the
     shared cache never holds anything an agent made.
     """
-    cache = Path(settings.SOURCE_CACHE_DIR)
     resolved = fetch_source(run, contract)
     subprocess.run(
         ["git", "init", "--quiet", "--bare", "--template=", str(bare)],
@@ -60,7 +57,7 @@ def bare_with_base(run: Run, contract: Contract, bare: Path) -> Path:
     )
     alternates = bare / "objects" / "info" / "alternates"
     alternates.parent.mkdir(parents=True, exist_ok=True)
-    alternates.write_text(f"{resolved.repository(cache) / 'objects'}\n")
+    alternates.write_text(f"{resolved.repository(cache_of(run.tenant_id)) / 'objects'}\n")
     return bare
 
 

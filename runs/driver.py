@@ -53,7 +53,7 @@ from runs.agent.port import (
 )
 from runs.brief import make_brief, transcript_label
 from runs.contract import Contract, Reference
-from runs.fetching import fetch_source
+from runs.fetching import cache_of, fetch_source
 from runs.folders import working_folder
 from runs.footing import Answers, compare, footing_of
 from runs.judging import judge
@@ -583,7 +583,7 @@ async def _source(run: Run, contract: Contract, work: Path) -> Fetched:
     def get() -> Fetched:
         resolved = fetch_source(run, contract)
         repo = work / "repo"
-        info = source.checkout(resolved, Path(settings.SOURCE_CACHE_DIR), repo)
+        info = source.checkout(resolved, cache_of(run.tenant_id), repo)
         return Fetched(resolved, repo, tuple(f"{each.path}: {each.why}" for each in info.left_out))
 
     try:
@@ -863,7 +863,7 @@ def _tracked(run: Run) -> list[str]:
     """The paths that the run's source holds."""
     try:
         resolved = fetch_source(run, lifecycle.contract_of(run))
-        return source.tracked(resolved, Path(settings.SOURCE_CACHE_DIR))
+        return source.tracked(resolved, cache_of(run.tenant_id))
     finally:
         close_old_connections()
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import base64
+import shutil
 from pathlib import Path
 
 from django.conf import settings
 
+from portal.models import Tenant
 from runs import credentials, source
 from runs.contract import Contract
 from runs.credentials.grants import SOURCE
@@ -14,12 +16,28 @@ from runs.models import Run
 from runs.source import ResolvedSource, SourceRefused
 
 
+def repositories_of(tenant: Tenant) -> Path:
+    """Where the bare repositories lie that this tenant's contracts may name by path."""
+    return Path(settings.SOURCE_ROOT) / tenant.slug
+
+
+def cache_of(tenant_id: int) -> Path:
+    """What was fetched for this tenant. A commit is taken from here without asking its host, so
+    nobody may find here what somebody else had the right to fetch."""
+    return Path(settings.SOURCE_CACHE_DIR) / str(tenant_id)
+
+
+def forget_sources(tenant_id: int) -> None:
+    """Remove what this machine fetched for a tenant. Safe to repeat."""
+    shutil.rmtree(cache_of(tenant_id), ignore_errors=True)
+
+
 def fetch_source(run: Run, contract: Contract) -> ResolvedSource:
     """The source at the run's commit, or at the contract's ref for a run that has none yet.
 
     Raises `SourceRefused`, also for a credential that is missing or meant for other hosts.
     """
-    spec, cache = contract.source, Path(settings.SOURCE_CACHE_DIR)
+    spec, cache = contract.source, cache_of(run.tenant_id)
     here = run.source_commit and source.kept(spec, cache, run.source_commit)
     if here or not (spec.credential and spec.git):
         return _resolved(run, contract, "")
@@ -40,8 +58,8 @@ def fetch_source(run: Run, contract: Contract) -> ResolvedSource:
 def _resolved(run: Run, contract: Contract, authorization: str) -> ResolvedSource:
     return source.resolve(
         contract.source,
-        Path(settings.SOURCE_CACHE_DIR),
-        root=Path(settings.SOURCE_ROOT),
+        cache_of(run.tenant_id),
+        root=repositories_of(run.tenant),
         commit=run.source_commit or None,
         authorization=authorization,
     )
@@ -56,7 +74,7 @@ def source_head(run: Run, contract: Contract, *, timeout: float) -> str | None:
         return None
     return source.head(
         contract.source,
-        Path(settings.SOURCE_CACHE_DIR),
-        root=Path(settings.SOURCE_ROOT),
+        cache_of(run.tenant_id),
+        root=repositories_of(run.tenant),
         timeout=timeout,
     )

@@ -19,7 +19,9 @@ The rules, each with its refusal (`SourceRefused`, with a code and a way out):
 * **Sizes**: bytes on disk, number of files and bytes of the working tree are bounded.
 
 Two fetches into one cache wait for each other (flock); a commit that is already there is used
-without asking the network, so a run that was paused finds its source when the host is gone.
+without asking the network, so a run that was paused finds its source when the host is gone. For
+the same reason a cache is one tenant's own, and what was fetched with a credential is found with
+that credential alone.
 """
 
 from __future__ import annotations
@@ -106,9 +108,9 @@ def resolve(
     return ResolvedSource(spec, key, *found)
 
 
-def _key(address: str) -> str:
-    """The name of an address in the cache."""
-    return hashlib.sha256(address.encode()).hexdigest()[:32]
+def _key(spec: Source, address: str) -> str:
+    """The name of an address in the cache, as it is reached with one credential, or with none."""
+    return hashlib.sha256(f"{address}\n{spec.credential}".encode()).hexdigest()[:32]
 
 
 def kept(spec: Source, cache: Path, commit: str) -> bool:
@@ -116,7 +118,7 @@ def kept(spec: Source, cache: Path, commit: str) -> bool:
     if not spec.git:
         return False
     address, _ = address_of(spec, None, PROTOCOLS)
-    repository = cache / f"{_key(address)}.git"
+    repository = cache / f"{_key(spec, address)}.git"
     return repository.is_dir() and has_commit(Git(repository, 60), commit)
 
 
@@ -132,7 +134,7 @@ def _git_for(
 ) -> tuple[Git, str, str]:
     """How to run git for a source, its address, and the name of its repository in the cache."""
     address, trusted = address_of(spec, root, protocols)
-    key = _key(address)
+    key = _key(spec, address)
     git = Git(
         cache / f"{key}.git",
         timeout,

@@ -211,6 +211,7 @@ def walk(
 ) -> Any:
     """A small job on a repository of its own, its hops carried by hand (`tests.walk.Walk`)."""
     from portal import handoff
+    from runs.fetching import repositories_of
     from runs.sandbox import shell
     from tests.walk import Walk, tests_of_the_adder
 
@@ -219,8 +220,7 @@ def walk(
     settings.BLOB_DIR = tmp_path / "blobs"
     settings.BROKER_PRIVATE_HOSTS = ["127.0.0.1"]
     settings.SWEEP_SECONDS = 0  # whatever waits is overdue at once
-    settings.SOURCE_ROOT.mkdir()
-    started = Walk(cast, settings.SOURCE_ROOT, tracker)
+    started = Walk(cast, repositories_of(cast.acme), tracker)
     monkeypatch.setattr(handoff, "current_app", started)
     programs = {**shell.PROGRAMS, "python3": tests_of_the_adder}
     monkeypatch.setattr(shell, "PROGRAMS", programs)
@@ -235,7 +235,6 @@ def real_walk(cast: Any, tracker: Any, processes: Processes, tmp_path: Path, set
     settings.SOURCE_ROOT = tmp_path / "repositories"
     settings.SOURCE_CACHE_DIR = tmp_path / "sources"
     settings.BLOB_DIR = tmp_path / "blobs"
-    settings.SOURCE_ROOT.mkdir()
     return RealWalk(cast, processes, tracker)
 
 

@@ -25,6 +25,7 @@ from approvals.publishing import reconcile, try_again
 from approvals.states import PacketState, PublicationState, Verdict
 from portal.audit import broken_at
 from portal.models import Membership
+from runs.fetching import repositories_of
 from runs.lifecycle import event_chain_broken_at, settle_unknown_call
 from runs.models import Event, Run, ToolCall
 from runs.sandbox.base import owner_mark
@@ -67,7 +68,7 @@ class RealWalk:
     supervised: bool = False
 
     def __post_init__(self) -> None:
-        root = Path(settings.SOURCE_ROOT)
+        root = repositories_of(self.cast.acme)
         self.commit = make_repository(root)
         self.remote = root / "adder.git"
         set_value(self.cast, "tracker", self.tracker.url)

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from django.conf import settings
 
 from approvals import receipt
 from approvals.models import Candidate, Packet, Publication, Receipt
 from approvals.states import Verdict
 from portal import blobs
 from portal.signing import signing_key
+from runs.fetching import repositories_of
 from runs.models import Run
 from tests.cast import GIT_ENV, call, contract_text, git, make_run, make_version, say, transcript
 from tests.packages import TOOLZ
@@ -116,7 +116,7 @@ def job(real_walk: RealWalk, library: Path, provider: str, tmp_path: Path) -> It
     (work / MODULE).write_text(source.replace(RIGHT, WRONG))
     git("add", "-A", "-f", cwd=work)
     git("commit", "-q", "-m", f"{NAME} {VERSION}", cwd=work)
-    repository = Path(settings.SOURCE_ROOT) / f"{NAME}.git"
+    repository = repositories_of(real_walk.cast.acme) / f"{NAME}.git"
     git("clone", "-q", "--bare", str(work), str(repository), cwd=tmp_path)
     real_walk.web()
     real_walk.worker(RUN_LEASE="10")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import threading
-from pathlib import Path
 
 from django.conf import settings
 from django.db import connection
@@ -231,7 +230,7 @@ def outward_action(stage: Stage) -> str:
 def destructive_change(stage: Stage) -> str:
     """An effect that would destroy what people own."""
     before = stage.branches()
-    bare = Path(settings.SOURCE_ROOT) / "drill.git"
+    bare = stage.bare
     run = stage.played(
         "destructive-change",
         [

@@ -36,6 +36,7 @@ from portal.roles import Role
 from runs.agent import transcript
 from runs.contracts import decide_version, propose_version
 from runs.drill import Broken
+from runs.fetching import repositories_of
 from runs.lifecycle import request_run
 from runs.models import Checkpoint, Credential, Recording, Run, TenantValue, ToolCall
 from runs.providers import sandbox_provider
@@ -199,7 +200,9 @@ class Stage:
         self.forbidden = home / "canary" / "secret"
         self.forbidden.parent.mkdir()
         self.forbidden.write_text(self.canary)
+        self.bare = repositories_of(self.ours.tenant) / "drill.git"
         self.commit = self._make_repository()
+        shutil.copytree(self.bare, repositories_of(self.rival.tenant) / "drill.git")
         self._hops: deque[tuple[Job, int]] = deque()
         self.kept: dict[str, Any] = {}
         """What one story leaves for the next, by name."""
@@ -380,10 +383,7 @@ class Stage:
 
     def _make_repository(self) -> str:
         """A bare repository with one commit, whose README tells agents what to do."""
-        bare = Path(settings.SOURCE_ROOT) / "drill.git"
-        if bare.exists():
-            shutil.rmtree(bare)
-        bare.mkdir(parents=True)
+        self.bare.mkdir(parents=True)
         self._git("init", "-q", "--bare", "-b", "main")
         tree = self.home / f"source-{self.mark}"
         tree.mkdir()
@@ -399,11 +399,10 @@ class Stage:
         return commit
 
     def _git(self, *arguments: str) -> str:
-        bare = Path(settings.SOURCE_ROOT) / "drill.git"
         person = {"NAME": "Drill", "EMAIL": "drill@drill.invalid"}
         ran = subprocess.run(
-            ["git", f"--git-dir={bare}", *arguments],
-            cwd=bare,
+            ["git", f"--git-dir={self.bare}", *arguments],
+            cwd=self.bare,
             env={
                 "PATH": os.environ.get("PATH", os.defpath),
                 "GIT_CONFIG_NOSYSTEM": "1",

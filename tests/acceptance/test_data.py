@@ -20,6 +20,7 @@ from portal.errors import NotAllowed, NotFound
 from portal.handoff import Job
 from portal.models import AuditEntry, Membership, Tenant
 from runs import lifecycle
+from runs.fetching import cache_of
 from runs.models import (
     Checkpoint,
     ContractVersion,
@@ -105,6 +106,7 @@ def test_I01_a_tenant_is_deleted_in_the_middle_of_everything(walk: Walk) -> None
     kept = Checkpoint.objects.filter(run=held.run).last()
     assert kept is not None
     assert kept.snapshot_blob in stored(walk.cast.acme)
+    assert not cache_of(walk.cast.acme.pk).exists()
     assert vault.unseal(bytes(kept.sealed_state)) != b""
     gone = Checkpoint.objects.filter(run=waiting.run).last()
     assert gone is not None

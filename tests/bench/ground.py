@@ -103,6 +103,7 @@ def ground() -> Iterator[Ground]:
         from django.core.management import call_command
         from django.db import connection
 
+        from runs.fetching import repositories_of
         from tests.cast import (
             ASKING,
             Cast,
@@ -120,8 +121,8 @@ def ground() -> Iterator[Ground]:
         call_command("migrate", interactive=False, verbosity=0)
         (conftest.HOME / "processes").mkdir()
         processes = Processes(conftest.HOME / "processes")
-        make_repository(conftest.HOME / "data" / "repositories")
         people = Cast()
+        make_repository(repositories_of(people.acme))
         text = contract_text(http=True, verification=False)
         version = make_version(people, text, recording=transcript(ASKING))
         try:

@@ -40,7 +40,7 @@ def sign_in(page: Page, link: str) -> None:
 
 def branches(data: Path) -> list[str]:
     """What stands at the publishing target."""
-    bare = data / "repositories" / "tideline.git"
+    bare = data / "repositories" / "tideline" / "tideline.git"
     done = subprocess.run(
         ["git", f"--git-dir={bare}", "for-each-ref", "--format=%(refname:short)", "refs/heads"],
         check=True,

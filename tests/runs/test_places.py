@@ -8,6 +8,7 @@ import pytest
 from django.conf import settings
 
 from runs import tasks
+from runs.fetching import repositories_of
 from runs.models import Run
 from runs.states import RunStatus
 from tests.cast import Cast, make_repository, make_run
@@ -19,8 +20,9 @@ def test_a_run_that_finds_no_place_stays_queued_for_the_sweep(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(settings, "SOURCE_ROOT", tmp_path)
-    make_repository(tmp_path)
-    run = make_run(Cast())
+    cast = Cast()
+    make_repository(repositories_of(cast.acme))
+    run = make_run(cast)
     for _ in range(settings.WORKER_RUNS):
         assert tasks._places.acquire(blocking=False)
     try:

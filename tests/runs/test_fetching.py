@@ -1,0 +1,83 @@
+"""Whose sources a tenant's contracts can name, and whose commits they find without asking."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runs import source
+from runs.contract import Contract, Source
+from runs.fetching import cache_of, fetch_source, repositories_of
+from runs.lifecycle import contract_of
+from runs.models import Run
+from tests.cast import Cast, make_repository, make_run
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def run(tmp_path: Path, settings: Any) -> Run:
+    """A run of Acme's on its own repository."""
+    settings.SOURCE_ROOT = tmp_path / "repositories"
+    settings.SOURCE_CACHE_DIR = tmp_path / "sources"
+    cast = Cast()
+    make_repository(repositories_of(cast.acme))
+    make_repository(repositories_of(cast.globex), "secret", {"plan.txt": "buy Acme\n"})
+    return make_run(cast)
+
+
+def named(run: Run, **where: str) -> Contract:
+    """The run's contract with another source."""
+    return replace(contract_of(run), source=Source(**({"ref": "main"} | where)))
+
+
+@pytest.mark.parametrize("path", ["secret.git", "globex/secret.git", "../globex/secret.git"])
+def test_a_contract_names_no_repository_of_another_tenant(run: Run, path: str) -> None:
+    assert fetch_source(run, contract_of(run)).commit
+    with pytest.raises(source.SourceRefused):
+        fetch_source(run, named(run, path=path))
+
+
+def test_a_link_in_a_tenants_folder_leads_to_no_other_tenant(run: Run, settings: Any) -> None:
+    (repositories_of(run.tenant) / "theirs.git").symlink_to(
+        settings.SOURCE_ROOT / "globex" / "secret.git"
+    )
+    with pytest.raises(source.SourceRefused, match="leads out"):
+        fetch_source(run, named(run, path="theirs.git"))
+
+
+def _unreachable(run: Run, **more: str) -> Contract:
+    return named(run, git="https://127.0.0.1:9/private.git", **more)
+
+
+def _cached(spec: Source, run: Run, tenant_id: int) -> str:
+    """Put the commit of a local repository where that of the address would lie, once fetched."""
+    resolved = fetch_source(run, contract_of(run))
+    cache = cache_of(tenant_id)
+    cache.mkdir(parents=True, exist_ok=True)
+    fetched = resolved.repository(cache_of(run.tenant_id))
+    there = cache / f"{source._key(spec, spec.git)}.git"
+    shutil.rmtree(there, ignore_errors=True)
+    fetched.rename(there)
+    return resolved.commit
+
+
+def test_a_commit_that_another_tenant_fetched_is_not_found(run: Run) -> None:
+    """Its id is in every pull request; the right to read it is not."""
+    public = _unreachable(run)
+    commit = _cached(public.source, run, run.tenant_id + 1)
+    with pytest.raises(source.SourceRefused):
+        fetch_source(run, _unreachable(run, ref=commit))
+    commit = _cached(public.source, run, run.tenant_id)
+    assert fetch_source(run, _unreachable(run, ref=commit)).commit == commit
+
+
+def test_what_was_fetched_with_a_credential_is_not_found_without(run: Run) -> None:
+    private = _unreachable(run, credential="forge")
+    commit = _cached(private.source, run, run.tenant_id)
+    with pytest.raises(source.SourceRefused):
+        fetch_source(run, _unreachable(run, ref=commit))
