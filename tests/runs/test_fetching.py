@@ -30,9 +30,9 @@ def run(tmp_path: Path, settings: Any) -> Run:
     return make_run(cast)
 
 
-def named(run: Run, **where: str) -> Contract:
+def named(run: Run, *, ref: str = "main", **where: Any) -> Contract:
     """The run's contract with another source."""
-    return replace(contract_of(run), source=Source(**({"ref": "main"} | where)))
+    return replace(contract_of(run), source=Source(ref=ref, **where))
 
 
 @pytest.mark.parametrize("path", ["secret.git", "globex/secret.git", "../globex/secret.git"])
@@ -50,7 +50,7 @@ def test_a_link_in_a_tenants_folder_leads_to_no_other_tenant(run: Run, settings:
         fetch_source(run, named(run, path="theirs.git"))
 
 
-def _unreachable(run: Run, **more: str) -> Contract:
+def _unreachable(run: Run, **more: Any) -> Contract:
     return named(run, git="https://127.0.0.1:9/private.git", **more)
 
 
