@@ -200,7 +200,8 @@ class _Details:
     """What some lines of the log speak of, read with one query for each kind."""
 
     packets: Mapping[int, Packet] = field(default_factory=dict)
-    decisions: Mapping[tuple[int, int], Decision] = field(default_factory=dict)
+    # By packet, person and round.
+    decisions: Mapping[tuple[int, int, int], Decision] = field(default_factory=dict)
     checks: Mapping[int, list[Receipt]] = field(default_factory=dict)
     publications: Mapping[int, Publication] = field(default_factory=dict)
 
@@ -213,7 +214,7 @@ class _Details:
         return cls(
             Packet.objects.select_related("run").in_bulk(list(wanted.get("packet", ()))),
             {
-                (each.packet_id, each.person_id): each
+                (each.packet_id, each.person_id, each.round): each
                 for each in Decision.objects.filter(
                     packet__in=wanted.get("decision", ())
                 ).select_related("person")
@@ -230,8 +231,11 @@ class _Details:
         kind, key = _kind(entry), _subject_key(entry)
         if kind == "packet" and key in self.packets:
             yield framed(kind, _packet_body(self.packets[key]))
-        elif kind == "decision" and (key, entry.actor_id) in self.decisions:
-            yield framed(kind, _decision_body(self.decisions[key, entry.actor_id or 0]))
+        elif kind == "decision":
+            # Lines from before an approval could be undone name no round.
+            given = self.decisions.get((key, entry.actor_id or 0, entry.facts.get("round", 1)))
+            if given is not None:
+                yield framed(kind, _decision_body(given))
         elif kind == "check":
             for check in self.checks.get(key, ()):
                 yield framed(kind, receipt_body(check))
@@ -265,6 +269,7 @@ def _decision_body(decision: Decision) -> dict[str, Any]:
         "name": decision.person.name,
         "verdict": decision.verdict,
         "digest": decision.digest,
+        "round": decision.round,
         "comment": decision.comment,
         "self_approved": decision.self_approved,
         "at": decision.decided_at.isoformat(),

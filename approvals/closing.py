@@ -30,7 +30,8 @@ def expire_packet(packet_id: int) -> bool:
         .select_related("call", "tenant", "egress", "credential", "resumption__checkpoint")
         .get(pk=packet_id)
     )
-    if packet.state != PacketState.OPEN or database_now() < packet.expires_at:
+    in_time = packet.held_until is not None or database_now() < packet.expires_at
+    if packet.state != PacketState.OPEN or in_time:
         return False
     close_packet(packet, run, PacketState.EXPIRED)
     append_events(run, [Draft("packet.expired", run_facts(run) | {"packet": packet.number})])
@@ -75,8 +76,8 @@ def close_packets_of(run_id: int) -> int:
 
 def close_packet(packet: Packet, run: Run, state: PacketState) -> None:
     """End it undecided, in this state, with all that waits for its answer told."""
-    packet.state, packet.settled_at = state.value, timezone.now()
-    packet.save(update_fields=["state", "settled_at"])
+    packet.state, packet.settled_at, packet.held_until = state.value, timezone.now(), None
+    packet.save(update_fields=["state", "settled_at", "held_until"])
     if packet.credential is not None:
         expired = state is PacketState.EXPIRED
         ended = CredentialState.UNANSWERED if expired else CredentialState.WITHDRAWN
@@ -107,9 +108,12 @@ def overdue(
     moved = Q(run__status_at__gte=since) if since else Q()
     return {
         "expire": list(
-            Packet.objects.filter(state=PacketState.OPEN, expires_at__lte=now).values_list(
-                "pk", flat=True
-            )[:SWEPT]
+            Packet.objects.filter(
+                state=PacketState.OPEN, expires_at__lte=now, held_until=None
+            ).values_list("pk", flat=True)[:SWEPT]
+        ),
+        "release": list(
+            Packet.objects.filter(held_until__lte=now).values_list("pk", flat=True)[:SWEPT]
         ),
         "close": list(
             Packet.objects.filter(

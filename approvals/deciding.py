@@ -8,26 +8,27 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from django.db import transaction
+from django.db.models import QuerySet
 
 from approvals import confirm, egress, errors, publication, resume, scopes, seal
+from approvals.demands import hold_of
+from approvals.effects import begin_hold, end_packet, tell
 from approvals.judge import TenantJudge, policy_in_force
 from approvals.models import Decision, Packet
 from approvals.states import PacketKind, PacketState, Verdict, after
-from portal import audit, live
+from portal import audit
 from portal.canonical import digest
 from portal.clock import database_now
 from portal.errors import BadInput, NotAllowed, NotFound, Refusal
-from portal.handoff import Job
-from portal.models import Membership, User
+from portal.models import Membership
 from portal.roles import Permission
 from portal.visible import says_something
-from runs import grants, lifecycle, resuming
+from runs import grants, lifecycle
 from runs.agent.port import ProposedCall
-from runs.credentials import grants as credential_grants
 from runs.judging import judge_network
 from runs.lifecycle import Draft, append_events, locked_run, run_facts
-from runs.models import EgressGrant, Run, ToolCall
-from runs.states import CallState, CredentialState, GrantState, ResumeState, RunStatus
+from runs.models import Run, ToolCall
+from runs.states import CallState
 
 COMMENT_LIMIT = 10_000
 
@@ -99,11 +100,11 @@ def _note_refusal(
 
 @transaction.atomic(durable=True)
 def _settle(public_id: uuid.UUID, answer: Answer, *, member: Membership) -> Packet:
-    present = _still_member(member)
-    run, packet = _locked(public_id, present)
+    present = still_member(member)
+    run, packet = locked_packet(public_id, present)
     # Both rows are locked from here on, so these checks hold until we commit.
     _may_decide(packet, answer, present)
-    earlier = Decision.objects.filter(packet=packet, person=present.user).first()
+    earlier = packet.votes().filter(person=present.user).first()
     if earlier is not None:
         if answer.token and earlier.token == answer.token and earlier.verdict == answer.verdict:
             return packet
@@ -113,7 +114,7 @@ def _settle(public_id: uuid.UUID, answer: Answer, *, member: Membership) -> Pack
     self_approved = _four_eyes(packet, answer, present)
     acknowledged = 0
     if answer.verdict is Verdict.APPROVE:
-        _still_allowed(packet, run)
+        demand_allowed(packet, run)
         acknowledged = _acknowledged(packet, answer)
     Decision.objects.create(
         tenant=packet.tenant,
@@ -121,6 +122,7 @@ def _settle(public_id: uuid.UUID, answer: Answer, *, member: Membership) -> Pack
         person=present.user,
         verdict=answer.verdict.value,
         digest=answer.seen,
+        round=packet.round,
         comment=answer.comment,
         token=answer.token,
         self_approved=self_approved,
@@ -129,7 +131,7 @@ def _settle(public_id: uuid.UUID, answer: Answer, *, member: Membership) -> Pack
     state = after(
         PacketState(packet.state),
         answer.verdict,
-        approvals=_approvals(packet),
+        approvals=approvals_of(packet),
         needed=packet.needed,
     )
     if state is None:
@@ -158,19 +160,15 @@ def _settle(public_id: uuid.UUID, answer: Answer, *, member: Membership) -> Pack
         digest=answer.seen,
         result=state.value,
         comment=answer.comment[:2000],
+        round=packet.round,
         self_approved=self_approved,
         **({"acknowledged": acknowledged} if acknowledged else {}),
     )
-    if state is not PacketState.OPEN:
-        packet.state, packet.settled_at = state.value, now
-        packet.self_approved = Decision.objects.filter(packet=packet, self_approved=True).exists()
-        if state is PacketState.APPROVED:
-            packet.usable_until = now + timedelta(seconds=packet.valid_seconds)
-        packet.save(update_fields=["state", "settled_at", "self_approved", "usable_until"])
-        _carry_out(packet, run, state, answer, present.user)
-    live.changed_on_commit(
-        live.queue_topic(packet.tenant_id), live.packet_topic(packet.pk), live.run_topic(run.pk)
-    )
+    if state is PacketState.APPROVED and (hold := hold_of(packet.page["gate"])):
+        begin_hold(packet, run, now + timedelta(seconds=hold))
+    elif state is not PacketState.OPEN:
+        end_packet(packet, run, state, answer.comment, present.user, now)
+    tell(packet)
     return packet
 
 
@@ -179,7 +177,7 @@ def approvers(packet: Packet) -> list[Membership]:
 
     Of several that are needed the first may be days old when the last one comes.
     """
-    gave = Decision.objects.filter(packet=packet, verdict=Verdict.APPROVE).values("person")
+    gave = packet.votes().filter(verdict=Verdict.APPROVE).values("person")
     members = Membership.objects.select_related("user").filter(
         tenant_id=packet.tenant_id, user__in=gave, user__is_active=True
     )
@@ -187,7 +185,7 @@ def approvers(packet: Packet) -> list[Membership]:
     return [each for each in members if any(map(each.may, wanted))]
 
 
-def _approvals(packet: Packet) -> int:
+def approvals_of(packet: Packet) -> int:
     """How many approvals count: while a role that must be among them is missing, one too few."""
     people = approvers(packet)
     held = {role for each in people for role in each.roles}
@@ -203,7 +201,7 @@ _WORDS = {
 }
 
 
-def _still_member(member: Membership) -> Membership:
+def still_member(member: Membership) -> Membership:
     """The membership as it is now: it may have been taken away since the page was opened."""
     present = (
         Membership.objects.select_related("tenant", "user")
@@ -215,21 +213,21 @@ def _still_member(member: Membership) -> Membership:
     return present
 
 
-def _locked(public_id: uuid.UUID, member: Membership) -> tuple[Run, Packet]:
+def locked_packet(public_id: uuid.UUID, member: Membership) -> tuple[Run, Packet]:
     """Run and packet, locked in this order everywhere: two hops never wait for each other."""
     mine = Packet.objects.filter(tenant_id=member.tenant_id, public_id=public_id)
     run_id = mine.values_list("run_id", flat=True).first()
     if run_id is None:
         raise NotFound
     run = locked_run(run_id)
-    packet = (
-        mine.select_for_update(no_key=True, of=("self",))
-        .select_related(
-            "tenant", "call", "candidate", "egress", "credential", "resumption__checkpoint"
-        )
-        .get()
+    return run, lockable(mine).get()
+
+
+def lockable(packets: QuerySet[Packet]) -> QuerySet[Packet]:
+    """Packets to be locked, with all that an answer to them may touch."""
+    return packets.select_for_update(no_key=True, of=("self",)).select_related(
+        "tenant", "call", "candidate", "egress", "credential", "resumption__checkpoint"
     )
-    return run, packet
 
 
 def _may_decide(packet: Packet, answer: Answer, member: Membership) -> None:
@@ -265,6 +263,10 @@ def _still_decidable(packet: Packet, answer: Answer, run: Run, now: datetime) ->
         )
     if not run.is_live:
         raise errors.RunOver(number=run.number, state=run.status, packet=packet.number)
+    if packet.held_until is not None:
+        raise errors.PacketHeld(
+            number=packet.number, at=f"{packet.held_until:%Y-%m-%d %H:%M:%S} UTC"
+        )
     if now >= packet.expires_at:
         raise errors.PacketExpired(
             number=packet.number, at=f"{packet.expires_at:%Y-%m-%d %H:%M:%S} UTC"
@@ -272,10 +274,10 @@ def _still_decidable(packet: Packet, answer: Answer, run: Run, now: datetime) ->
     if answer.seen != packet.digest:
         raise errors.PacketChanged(seen=answer.seen, stored=packet.digest)
     if answer.verdict is Verdict.APPROVE and not whole(packet):
-        raise _damage(packet)(number=packet.number)
+        raise damage(packet)(number=packet.number)
 
 
-def _damage(packet: Packet) -> type[errors.PacketDamaged]:
+def damage(packet: Packet) -> type[errors.PacketDamaged]:
     match seal.fault(packet.page, packet.digest):
         case seal.Fault.SHAPE_MISSING:
             return errors.PacketWithoutShape
@@ -314,7 +316,7 @@ def _four_eyes(packet: Packet, answer: Answer, member: Membership) -> bool:
     raise errors.OwnRequest(number=packet.number)
 
 
-def _still_allowed(packet: Packet, run: Run) -> None:
+def demand_allowed(packet: Packet, run: Run) -> None:
     """Ask policy again: what it denies now is not approved, whatever it said before."""
     if packet.blocked:
         raise errors.ApprovalBlocked(number=packet.number, reason=packet.blocked)
@@ -372,67 +374,3 @@ def proposed(call: ToolCall) -> ProposedCall:
         arguments=call.arguments,
         raw="",
     )
-
-
-def _carry_out(packet: Packet, run: Run, state: PacketState, answer: Answer, person: User) -> None:
-    """Hand the answer on: to the waiting run, or to the publisher."""
-    if packet.credential is not None:
-        # An answer is called the same wherever it is kept.
-        credential_grants.settle(
-            packet.credential, run, CredentialState(state.value), by=person.name
-        )
-    if packet.call is not None:
-        lifecycle.answer_call(
-            packet.call,
-            CallState(state.value),
-            text=_words_for_agent(state, answer, person),
-            usable_until=packet.usable_until,
-        )
-        return
-    if packet.egress is not None:
-        _settle_rule(packet, packet.egress, run, state, answer, person)
-        return
-    if packet.resumption is not None:
-        packet.resumption.usable_until = packet.usable_until
-        going_on = state is PacketState.APPROVED
-        resuming.settle(
-            packet.resumption,
-            run,
-            ResumeState.APPROVED if going_on else ResumeState.DENIED,
-            by=person.name,
-            words=answer.comment,
-        )
-        return
-    if state is PacketState.APPROVED and packet.candidate is not None:
-        made = publication.intend(packet, packet.candidate, run)
-        lifecycle.advance(run, RunStatus.PUBLISHING, Job.PUBLISH, made.pk, packet=packet.number)
-    elif state is PacketState.CHANGES_REQUESTED:
-        lifecycle.request_changes(run, f"{person.name} requests changes:\n\n{answer.comment}")
-    else:
-        lifecycle.end_run(run, RunStatus.DENIED, by=person.name)
-
-
-def _settle_rule(
-    packet: Packet,
-    grant: EgressGrant,
-    run: Run,
-    state: PacketState,
-    answer: Answer,
-    person: User,
-) -> None:
-    """Open the rule, which uses the approval up, or let the agent know that it stays shut."""
-    words = _words_for_agent(state, answer, person)
-    approved = state is PacketState.APPROVED
-    opened = GrantState.ACTIVE if approved else GrantState.DENIED
-    grants.settle(grant, run, grants.Settled(opened, words, person.name))
-    if approved:
-        packet.used_at = packet.settled_at
-        packet.save(update_fields=["used_at"])
-
-
-def _words_for_agent(state: PacketState, answer: Answer, person: User) -> str:
-    if state is PacketState.APPROVED:
-        return answer.comment
-    if state is PacketState.CHANGES_REQUESTED:
-        return f"Changes requested by {person.name}: {answer.comment}"
-    return f"Denied by {person.name}: {answer.comment}"

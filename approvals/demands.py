@@ -14,7 +14,8 @@ from typing import Any, TypeAlias
 from portal.roles import GRANTS, Permission
 
 MOST_PEOPLE = 10
-ANNOTATIONS = ("needs", "role")
+ANNOTATIONS = ("needs", "role", "hold")
+LONGEST_HOLD = 7 * 86400
 _COUNT = re.compile(r"\d{1,9}")
 _DECIDING = {Permission.DECIDE, Permission.PUBLISH, Permission.MANAGE}
 ROLES = tuple(role.value for role, granted in GRANTS.items() if granted & _DECIDING)
@@ -25,14 +26,26 @@ Notes: TypeAlias = Mapping[str, str | None]
 
 @dataclass(frozen=True)
 class Demands:
-    """So many people must approve, and for each of `roles` one of them must hold it."""
+    """So many people must approve, and for each of `roles` one of them must hold it.
+
+    For `hold` seconds after the last approval nothing happens yet, and it can be undone.
+    """
 
     people: int = 1
     roles: tuple[str, ...] = ()
+    hold: int = 0
 
     def sealed(self) -> dict[str, Any]:
         """As the gate on a packet's page has it."""
-        return {"needed": self.people, "roles": list(self.roles)}
+        gate: dict[str, Any] = {"needed": self.people, "roles": list(self.roles)}
+        if self.hold:
+            gate["hold_seconds"] = self.hold
+        return gate
+
+
+def hold_of(gate: Mapping[str, Any]) -> int:
+    """The hold that a packet's gate has, in seconds."""
+    return int(gate.get("hold_seconds", 0))
 
 
 ONE_PERSON = Demands()
@@ -40,16 +53,32 @@ ONE_PERSON = Demands()
 
 def read(notes: Notes) -> Demands:
     """What a rule without `faults` demands."""
-    role = notes.get("role")
-    return Demands(int(notes.get("needs") or 1), (role,) if role else ())
+    role, hold = notes.get("role"), notes.get("hold")
+    return Demands(
+        people=int(notes.get("needs") or 1),
+        roles=(role,) if role else (),
+        hold=seconds(hold) or 0 if hold else 0,
+    )
+
+
+_SPAN = re.compile(r"([1-9][0-9]{0,5})([smhd])")
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+def seconds(span: str) -> int | None:
+    """`90s`, `15m`, `4h` or `2d` in seconds; None for anything else."""
+    match = _SPAN.fullmatch(span)
+    return int(match[1]) * _UNITS[match[2]] if match else None
 
 
 def joined(several: Iterable[Demands], *, least: int = 1) -> Demands:
-    """What all of these demand together: the most people, `least` at least, and every role."""
+    """What all of these demand together: the most people, `least` at least, every role, and
+    the longest hold."""
     every = list(several)
     return Demands(
         people=max([least, *(each.people for each in every)]),
         roles=tuple(sorted({role for each in every for role in each.roles})),
+        hold=max([0, *(each.hold for each in every)]),
     )
 
 
@@ -63,12 +92,16 @@ def faults(notes: Notes, *, asks: bool) -> list[tuple[str, str, str]]:
     if role is not None and role not in ROLES:
         reason = f'@role("{role}") is no role that decides.'
         found.append(("role", reason, f"Write {', '.join(ROLES)}."))
+    hold = notes.get("hold")
+    if hold is not None and not 0 < (seconds(hold) or 0) <= LONGEST_HOLD:
+        reason = f'@hold("{hold}") is no span of time up to 7 days.'
+        found.append(("hold", reason, "Write a number and s, m, h or d: 90s, 15m, 4h, 2d."))
     given = [name for name in ANNOTATIONS if notes.get(name) is not None]
     if given and not asks:
         found.append(
             (
                 given[0],
-                f"{' and '.join(f'@{name}' for name in ANNOTATIONS)} have no effect here.",
+                f"@{', @'.join(ANNOTATIONS)} have no effect here.",
                 'Use them on permit with Action::"ask" or Action::"publish".',
             )
         )

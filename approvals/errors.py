@@ -44,6 +44,30 @@ class AlreadySettled(Refusal):
     text = "Packet {number} is already {state}{by}. Nothing more was decided."
 
 
+class PacketHeld(Refusal):
+    code = "approvals.packet_held"
+    text = (
+        "Packet {number} is approved and takes effect at {at}. Undo the approval first, then "
+        "decide anew. Nothing was decided."
+    )
+
+
+class NothingHeld(Refusal):
+    code = "approvals.nothing_held"
+    text = (
+        "There is nothing to undo: packet {number} is {state}. What was approved and has begun is "
+        "stopped on the page of its run."
+    )
+
+
+class TooFewNow(Refusal):
+    code = "approvals.too_few_now"
+    text = (
+        "Of those who approved packet {number} too few may approve it now. Their votes are void, "
+        "and nothing was done."
+    )
+
+
 class AlreadyDecided(Refusal):
     code = "approvals.already_decided"
     text = (

@@ -6,7 +6,7 @@ import uuid
 
 from django.conf import settings
 from django.db import models
-from django.db.models import Q
+from django.db.models import Q, QuerySet
 
 from approvals.states import PacketKind, PacketState, PublicationState, Verdict
 from portal.models import Tenant
@@ -153,6 +153,10 @@ class Packet(models.Model):
     expires_at = models.DateTimeField()
     # How long an approval may be used, seconds.
     valid_seconds = models.PositiveIntegerField()
+    # Approved, and still to be undone until then. Nothing of it has happened.
+    held_until = models.DateTimeField(null=True, blank=True)
+    # Votes count in the round they were given in. A new one begins when an approval is undone.
+    round = models.PositiveIntegerField(default=1)
     settled_at = models.DateTimeField(null=True, blank=True)
     usable_until = models.DateTimeField(null=True, blank=True)
     used_at = models.DateTimeField(null=True, blank=True)
@@ -175,6 +179,9 @@ class Packet(models.Model):
             models.CheckConstraint(
                 name="packet_used_only_if_approved", condition=Q(used_at=None) | Q(state="approved")
             ),
+            models.CheckConstraint(
+                name="packet_held_only_while_open", condition=Q(held_until=None) | Q(state="open")
+            ),
             models.UniqueConstraint(
                 name="one_open_publication_per_run",
                 fields=["run"],
@@ -191,6 +198,12 @@ class Packet(models.Model):
             # The sweep: open packets past their time, over all tenants.
             models.Index(
                 name="packet_expiry_idx", fields=["expires_at"], condition=Q(state="open")
+            ),
+            # The sweep: holds that are over.
+            models.Index(
+                name="packet_held_idx",
+                fields=["held_until"],
+                condition=Q(held_until__isnull=False),
             ),
             # The sweep: requests for network that nobody asks any more.
             models.Index(
@@ -221,6 +234,10 @@ class Packet(models.Model):
     def __str__(self) -> str:
         return f"packet {self.number}"
 
+    def votes(self) -> QuerySet[Decision]:
+        """The answers that count: those given since an approval was last undone."""
+        return Decision.objects.filter(packet=self, round=self.round)
+
 
 class Decision(models.Model):
     """One person's answer to one digest."""
@@ -230,6 +247,8 @@ class Decision(models.Model):
     person = models.ForeignKey(settings.AUTH_USER_MODEL, models.PROTECT, related_name="+")
     verdict = models.CharField(max_length=16)
     digest = models.CharField(max_length=64)
+    # The packet's, when it was given.
+    round = models.PositiveIntegerField(default=1)
     comment = models.TextField(blank=True)
     # The form's one-time token: the same click sent twice is one decision.
     token = models.CharField(max_length=64, blank=True)
@@ -239,7 +258,9 @@ class Decision(models.Model):
     class Meta:
         constraints = [
             # A person counts once.
-            models.UniqueConstraint(name="decision_once_per_person", fields=["packet", "person"]),
+            models.UniqueConstraint(
+                name="decision_once_per_person", fields=["packet", "person", "round"]
+            ),
             models.CheckConstraint(
                 name="decision_verdict_known", condition=Q(verdict__in=[v.value for v in Verdict])
             ),

@@ -1,6 +1,6 @@
 """The language of policies: the schema, the default that ships, and what is checked before saving.
 
-A policy is Cedar text. Beside Cedar's own grammar four annotations are known:
+A policy is Cedar text. Beside Cedar's own grammar these annotations are known:
 
 | annotation | meaning |
 | --- | --- |
@@ -8,6 +8,8 @@ A policy is Cedar text. Beside Cedar's own grammar four annotations are known:
 | `@why("…")` | one sentence, shown to those who decide and, in a denial, to the agent |
 | `@needs("2")` | on a `permit` that asks or publishes: so many people must approve (1 to 10) |
 | `@role("admin")` | on the same: one of them must hold this role |
+| `@hold("15m")` | on the same: so long after the last approval nothing happens, and whoever may \
+decide can undo it (`s`, `m`, `h`, `d`; up to 7 days) |
 """
 
 from __future__ import annotations

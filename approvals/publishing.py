@@ -19,7 +19,7 @@ from django.utils import timezone
 from approvals import errors, publication, receipt, scopes, uses
 from approvals.checking import receipt_digest
 from approvals.judge import policy_in_force
-from approvals.models import Candidate, Decision, Packet, Publication, Receipt
+from approvals.models import Candidate, Packet, Publication, Receipt
 from approvals.publishers import Credential as PublishCredential
 from approvals.publishers import (
     Found,
@@ -382,9 +382,7 @@ def _let_go(
 
 def _statement(row: Publication, run: Run) -> dict[str, Any]:
     packet = row.packet
-    decisions = (
-        Decision.objects.filter(packet=packet).select_related("person").order_by("decided_at")
-    )
+    decisions = packet.votes().select_related("person").order_by("decided_at")
     return receipt.statement(
         subject=receipt.subjects(
             name=f"{row.target['name']}@{row.branch}",

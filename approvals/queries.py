@@ -10,7 +10,7 @@ from typing import Any
 
 from django.core.exceptions import EmptyResultSet
 from django.db import connection
-from django.db.models import Exists, OuterRef, Q, QuerySet
+from django.db.models import Exists, F, OuterRef, Q, QuerySet
 from django.utils import timezone
 from django.utils.dateparse import parse_datetime
 
@@ -52,8 +52,10 @@ def mine(packets: QuerySet[Packet], member: Membership) -> QuerySet[Packet]:
     """Those that can use this member's answer: allowed, not excluded, not yet given."""
     if member.user.is_machine:
         return packets.none()
-    answered = Decision.objects.filter(packet=OuterRef("pk"), person=member.user)
-    usable = packets.filter(kind__in=kinds_for(member)).exclude(Exists(answered))
+    answered = Decision.objects.filter(
+        packet=OuterRef("pk"), person=member.user, round=OuterRef("round")
+    )
+    usable = packets.filter(kind__in=kinds_for(member), held_until=None).exclude(Exists(answered))
     if not member.tenant.one_person:
         usable = usable.exclude(excluded__holds=member.user.person_id)
     return usable
@@ -159,7 +161,7 @@ def filtered(packets: QuerySet[Packet], filters: Filters) -> QuerySet[Packet]:
 # Plain values and not model objects: a queue page must not cost more than its fifty lines.
 _ROW_VALUES = (
     "pk", "public_id", "number", "kind", "state", "effect", "opened_at", "expires_at", "settled_at",
-    "needed", "blocked", "heading", "run__number", "requested_by__name",
+    "needed", "blocked", "heading", "held_until", "run__number", "requested_by__name",
 )  # fmt: skip
 Mark = tuple[str, str, str]
 
@@ -194,9 +196,11 @@ class Row:
         return f"Needs {left}{more} of {self.needed}"
 
 
-def _marks(kind: str, blocked: str, heading: Mapping[str, Any]) -> tuple[Mark, ...]:
+def _marks(kind: str, blocked: str, heading: Mapping[str, Any], *, held: bool) -> tuple[Mark, ...]:
     """The facts beside a row, the gravest first."""
     marks: list[Mark] = []
+    if held:
+        marks.append(("undo-2", "approved, can still be undone", "wait"))
     if blocked:
         marks.append(("ban", "cannot be approved", "danger"))
     checks = heading["checks"]
@@ -227,7 +231,9 @@ def rows_of(packets: QuerySet[Packet], limit: int = PAGE) -> list[Row]:
         still = Membership.objects.filter(
             tenant=OuterRef("tenant"), user=OuterRef("person"), user__is_active=True
         )
-        given = Decision.objects.filter(Exists(still), packet__in=several, verdict=Verdict.APPROVE)
+        given = Decision.objects.filter(
+            Exists(still), packet__in=several, verdict=Verdict.APPROVE, round=F("packet__round")
+        )
         for pk in given.values_list("packet_id", flat=True):
             approvals[pk] = approvals.get(pk, 0) + 1
     return [
@@ -248,7 +254,9 @@ def rows_of(packets: QuerySet[Packet], limit: int = PAGE) -> list[Row]:
             settled_at=each["settled_at"],
             needed=each["needed"],
             approvals=approvals.get(each["pk"], 0),
-            marks=_marks(each["kind"], each["blocked"], each["heading"]),
+            marks=_marks(
+                each["kind"], each["blocked"], each["heading"], held=each["held_until"] is not None
+            ),
         )
         for each in found
     ]
@@ -406,6 +414,7 @@ class Standing:
     may_hold_back: bool
     answered: Decision | None = None
     self_approval: bool = False
+    may_undo: bool = False
 
     @property
     def may_answer(self) -> bool:
@@ -417,7 +426,11 @@ ROLE_NEEDED = {Permission.PUBLISH: "publisher", Permission.DECIDE: "reviewer"}
 
 def standing_of(packet: Packet, member: Membership) -> Standing:
     """The same rules as `settle_packet`, asked beforehand so that the page can explain them."""
-    own = Decision.objects.filter(packet=packet, person=member.user).first()
+    if packet.held_until is not None:
+        holding = needed_permission(packet.kind, Verdict.DENY)
+        may_undo = not member.user.is_machine and any(member.may(each) for each in holding)
+        return Standing("It is approved, and can be undone.", False, False, may_undo=may_undo)
+    own = packet.votes().filter(person=member.user).first()
     if own is not None:
         return Standing("You have answered. A person counts once.", False, False, own)
     if member.user.is_machine:

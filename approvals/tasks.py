@@ -10,7 +10,16 @@ from datetime import timedelta
 from celery import shared_task
 from django.conf import settings
 
-from approvals import candidates, checking, closing, deletion, opening, publishing, retention
+from approvals import (
+    candidates,
+    checking,
+    closing,
+    deletion,
+    opening,
+    publishing,
+    retention,
+    undo,
+)
 from portal import audit
 from portal.clock import database_now
 from portal.handoff import Job, enqueue
@@ -97,6 +106,8 @@ def sweep(run_id: int = 0) -> str:
         _asked_everything = began
     for packet_id in late["expire"]:
         _each(closing.expire_packet, packet_id)
+    for packet_id in late["release"]:
+        _each(undo.release_packet, packet_id)
     for ended in set(late["close"]):
         _each(closing.close_packets_of, ended)
     for job, key in (

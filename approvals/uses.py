@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from approvals import seal
-from approvals.models import Decision, Packet
+from approvals.models import Packet
 from approvals.states import PacketKind, PacketState, Verdict
 
 
@@ -49,7 +49,7 @@ def why_void(
         return Void("not_approved", f"{name} is {packet.state}.")
     if fault := seal.fault(packet.page, packet.digest):
         return Void(fault.value, f"{name} {_FAULTS[fault]}")
-    given = Decision.objects.filter(packet=packet, verdict=Verdict.APPROVE)
+    given = packet.votes().filter(verdict=Verdict.APPROVE)
     if given.exclude(digest=packet.digest).exists():
         return Void("decision_on_another_page", f"A decision on {name} was made on another page.")
     if unused and packet.used_at is not None:

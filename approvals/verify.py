@@ -321,6 +321,9 @@ class Verifier:
         verdict = VERDICTS.get(str(entry.get("action")))
         self._same("decision", verdict, body.get("verdict"), "verdict")
         self._same("decision", facts.get("digest"), body.get("digest"), "digest")
+        # Lines from before an approval could be undone name no round.
+        counted = body.get("round", 1)
+        self._same("decision", facts.get("round", 1), counted, "round of votes")
         comment = str(body.get("comment"))[:2000]
         self._same("decision", facts.get("comment"), comment, "comment")
         alone = body.get("self_approved")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 import uuid
 from typing import Any
@@ -15,7 +16,7 @@ from django.urls import reverse
 from django.utils import timezone
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
-from approvals import confirm, deciding, publishing, queries, reviewing, scopes
+from approvals import confirm, deciding, publishing, queries, reviewing, scopes, undo
 from approvals.access import (
     access_call,
     access_candidate,
@@ -149,7 +150,7 @@ def _state_context(request: TenantRequest, packet: Packet) -> dict[str, Any]:
         "packet": packet,
         "kind_word": KIND_WORDS[packet.kind],
         "is_open": is_open,
-        "out_of_time": is_open and timezone.now() >= packet.expires_at,
+        "out_of_time": is_open and not packet.held_until and timezone.now() >= packet.expires_at,
         "standing": standing,
         "need": queries.need_sentence(packet),
         "decisions": queries.decisions_of(packet),
@@ -331,13 +332,35 @@ def packet_decide(request: TenantRequest, public_id: uuid.UUID) -> HttpResponse:
         # The page again, with what is true now and with the words that were written.
         found = access_packet(request.membership, public_id)
         return _packet_page(request, found, _tabs_of(found)[0], refusal=refusal, comment=comment)
-    messages.success(
-        request,
-        _SAID[verdict]
-        if settled.state != PacketState.OPEN
-        else "Your answer counts. More are needed.",
-        extra_tags=_TONES[verdict] if settled.state != PacketState.OPEN else "wait",
-    )
+    if settled.held_until is not None:
+        said, tone = "Approved. Until it takes effect it can be undone.", "wait"
+    elif settled.state == PacketState.OPEN:
+        said, tone = "Your answer counts. More are needed.", "wait"
+    else:
+        said, tone = _SAID[verdict], _TONES[verdict]
+    messages.success(request, said, extra_tags=tone)
+    return redirect("approvals:packet", tenant=request.tenant.slug, public_id=public_id)
+
+
+@require_POST
+@tenant_view(Permission.VIEW)
+def packet_undo(request: TenantRequest, public_id: uuid.UUID) -> HttpResponse:
+    """Take an approval back before it takes effect. Who may is asked with the row locked."""
+    access_packet(request.membership, public_id)
+    said = request.POST.get("round", "")
+    try:
+        undo.undo_approval(
+            public_id,
+            member=request.membership,
+            seen=int(said) if re.fullmatch(r"[0-9]{1,9}", said) else 0,
+            reason=request.POST.get("reason", "").strip(),
+        )
+    except NotFound:
+        raise
+    except Refusal as refusal:
+        found = access_packet(request.membership, public_id)
+        return _packet_page(request, found, _tabs_of(found)[0], refusal=refusal)
+    messages.success(request, "Undone. The packet is open again.", extra_tags="wait")
     return redirect("approvals:packet", tenant=request.tenant.slug, public_id=public_id)
 
 
@@ -471,7 +494,7 @@ def publication(request: TenantRequest, public_id: uuid.UUID) -> HttpResponse:
         "publication": found,
         "run": found.run,
         "packet": found.packet,
-        "decisions": queries.decisions_of(found.packet),
+        "decisions": found.packet.votes().select_related("person").order_by("decided_at"),
         "form": SettleForm(),
     }
     return render(request, "approvals/publication.html", context)

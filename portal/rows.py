@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 from django.db.backends.base.schema import BaseDatabaseSchemaEditor
 from django.db.migrations.operations import RunPython
 from django.db.migrations.state import StateApps
@@ -70,16 +72,21 @@ def isolate(*tables: str) -> RunPython:
 
 def append_only(*tables: str) -> RunPython:
     """Make tables append-only; undone, they can be changed again."""
+    return RunPython(_executed(append_only_sql, tables), _executed(writable_sql, tables))
 
-    def forwards(apps: StateApps, editor: BaseDatabaseSchemaEditor) -> None:
+
+def writable(*tables: str) -> RunPython:
+    """Let append-only tables be changed, until a later operation of the same migration."""
+    return RunPython(_executed(writable_sql, tables), _executed(append_only_sql, tables))
+
+
+def _executed(
+    made: Callable[[str, str], Statements], tables: Sequence[str]
+) -> Callable[[StateApps, BaseDatabaseSchemaEditor], None]:
+    def execute(apps: StateApps, editor: BaseDatabaseSchemaEditor) -> None:
         for table in tables:
-            for statement in append_only_sql(editor.connection.vendor, table):
+            for statement in made(editor.connection.vendor, table):
                 # No parameters at all, or the percent sign above would be taken for one.
                 editor.execute(statement, params=None)
 
-    def backwards(apps: StateApps, editor: BaseDatabaseSchemaEditor) -> None:
-        for table in tables:
-            for statement in writable_sql(editor.connection.vendor, table):
-                editor.execute(statement, params=None)
-
-    return RunPython(forwards, backwards)
+    return execute

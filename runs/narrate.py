@@ -299,6 +299,7 @@ def _packet(icon: str, words: str, tone: str = "") -> Callable[[Facts], Line]:
             sub=_join(
                 f"on {str(facts['approval'])[:12]}" if facts.get("approval") else "",
                 "more people are needed" if facts.get("result") == "open" else "",
+                str(facts.get("reason") or ""),
                 "self-approved" if facts.get("self_approved") else "",
             ),
         )
@@ -500,6 +501,10 @@ TELLERS: dict[str, Callable[[Facts], Line]] = {
     "packet.approved": _packet("check", "Packet {} approved", "done"),
     "packet.denied": _packet("x", "Packet {} denied", "danger"),
     "packet.changes_requested": _packet("undo-2", "Changes requested on packet {}", "wait"),
+    "packet.held": _packet("hourglass", "Packet {} waits before it takes effect", "wait"),
+    "packet.undone": _packet("undo-2", "Approval of packet {} undone", "wait"),
+    "packet.hold_ended": _packet("triangle-alert", "Approval of packet {} did not last", "danger"),
+    "packet.released": _packet("check", "Packet {} takes effect", "done"),
     "packet.expired": _packet("clock", "Packet {} expired", "ended"),
     "packet.withdrawn": _packet("undo", "Packet {} withdrawn", "ended"),
     "packet.superseded": _packet("refresh-cw", "Packet {} superseded", "ended"),

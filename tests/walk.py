@@ -24,6 +24,7 @@ import approvals.tasks
 import runs.tasks
 from approvals.confirm import typed_word
 from approvals.deciding import Answer, settle_packet
+from approvals.judge import TenantJudge
 from approvals.models import Candidate, Decision, Packet, PolicyVersion, Publication
 from approvals.policies import decide_policy, propose_policy
 from approvals.policy_text import DEFAULT_POLICY
@@ -296,6 +297,20 @@ class Walk:
         version = propose_policy(text, member=self.cast.max)
         return decide_policy(version, approve=True, seen=version.digest, member=admin)
 
+    def hold_policy(self, span: str = "15m") -> PolicyVersion:
+        """From now on an approval of whatever reaches outside, or is published, is held so long."""
+        text = DEFAULT_POLICY
+        for rule in ("outward-needs-a-person", "publish-after-review"):
+            text = text.replace(f'@id("{rule}")', f'@id("{rule}")\n@hold("{span}")')
+        admin = self.cast.member(f"Holding{PolicyVersion.objects.count()} Admin", [Role.ADMIN])
+        version = propose_policy(text, member=self.cast.max)
+        return decide_policy(version, approve=True, seen=version.digest, member=admin)
+
+    def let_go(self, packet: Packet) -> None:
+        """The hold of a packet is over."""
+        past = timezone.now() - timedelta(seconds=1)
+        Packet.objects.filter(pk=packet.pk, held_until__isnull=False).update(held_until=past)
+
     def run_out(self, packet: Packet) -> Packet:
         """The time to decide a packet is over."""
         packet.expires_at = timezone.now() - timedelta(seconds=1)
@@ -360,7 +375,7 @@ def parked_call(
         judged=lifecycle.Judged(
             state=CallState.WAITING,
             rules=("outward-needs-a-person",),
-            policy_version=1,
+            policy_version=TenantJudge().in_force(run.tenant_id)[0],
             policy_digest="0" * 64,
             reason="It has an effect outside the sandbox.",
         ),
