@@ -7,6 +7,7 @@ machines share the directory.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import io
@@ -160,16 +161,25 @@ def _incoming(tenant_id: int) -> Path:
 class _Follower:
     """Reads a file back, and brings it to the disk, while somebody else writes it.
 
-    Processor and disk have each their own half of the work, and the writer has its own.
+    Processor and disk have each their own half of the work, and the writer has its own. Raises
+    OSError where there is no descriptor or no thread for one of the two; then none is left waiting.
     """
 
     def __init__(self, descriptor: int) -> None:
         self._over = threading.Event()
-        self._pool = ThreadPoolExecutor(2, thread_name_prefix="blob")
-        # Each its own: the writer may close the file and leave without them.
-        self._digest = self._pool.submit(self._read, os.dup(descriptor))
-        self._synced = self._pool.submit(self._sync, os.dup(descriptor))
-        self._pool.shutdown(wait=False)
+        pool = ThreadPoolExecutor(2, thread_name_prefix="blob")
+        with ExitStack() as mine:
+            # Each its own: the writer may close the file and leave without them.
+            read, sync = (mine.enter_context(_again(descriptor)) for _ in range(2))
+            try:
+                self._digest = pool.submit(self._read, read)
+                self._synced = pool.submit(self._sync, sync)
+            except RuntimeError as error:
+                self._over.set()
+                pool.shutdown(wait=True, cancel_futures=True)
+                raise OSError(errno.EAGAIN, "there is no thread to read it back in") from error
+            mine.pop_all()
+        pool.shutdown(wait=False)
 
     def over(self) -> None:
         """All is written."""
@@ -183,9 +193,9 @@ class _Follower:
         """Wait until all of it is on the disk. Raises OSError."""
         self._synced.result()
 
-    def _read(self, descriptor: int) -> str:
+    def _read(self, file: io.FileIO) -> str:
         total, room, position = hashlib.sha256(), memoryview(bytearray(_PIECE)), 0
-        with os.fdopen(descriptor, "rb", buffering=0) as file:
+        with file:
             while True:
                 # Asked before it is read: at the end there is nothing behind it.
                 over = self._over.is_set()
@@ -197,11 +207,16 @@ class _Follower:
                 if got < _PIECE:
                     self._over.wait(_FOLLOW_SECONDS)
 
-    def _sync(self, descriptor: int) -> None:
-        with os.fdopen(descriptor, "rb", buffering=0) as file:
+    def _sync(self, file: io.FileIO) -> None:
+        with file:
             while not self._over.wait(_SYNC_SECONDS):
                 os.fdatasync(file.fileno())
             os.fsync(file.fileno())
+
+
+def _again(descriptor: int) -> io.FileIO:
+    """A handle of one's own on an open file."""
+    return io.FileIO(os.dup(descriptor), "rb")
 
 
 class Incoming:

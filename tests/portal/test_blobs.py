@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -104,6 +106,52 @@ def test_nothing_is_left_when_the_disk_is_full(
     with pytest.raises(OSError, match="No space left"):
         blobs.put(1, b"much") if how == "bytes" else stream(b"much")
     assert files(store) == []
+
+
+@pytest.mark.parametrize("time_of_it", [1, 2])
+def test_nobody_follows_a_stream_that_was_never_begun(
+    store: Path, monkeypatch: pytest.MonkeyPatch, time_of_it: int
+) -> None:
+    """Without descriptors for both followers there is none that waits for the end for ever."""
+    real, calls = os.dup, list[int]()
+
+    def few(descriptor: int) -> int:
+        calls.append(descriptor)
+        if len(calls) == time_of_it:
+            raise OSError(24, "Too many open files")
+        return real(descriptor)
+
+    before = len(os.listdir("/proc/self/fd"))
+    monkeypatch.setattr(os, "dup", few)
+    with pytest.raises(OSError, match="Too many open files"):
+        stream(b"much")
+    deadline = time.monotonic() + 10
+    while following() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert following() == []
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert files(store) == []
+
+
+def test_nobody_follows_where_no_thread_can_be_started(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    before = len(os.listdir("/proc/self/fd"))
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(OSError, match="no thread"):
+            stream(b"much")
+    gc.collect()
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert files(store) == []
+
+
+def following() -> list[str]:
+    """The threads that follow a writer."""
+    return [each.name for each in threading.enumerate() if each.name.startswith("blob")]
 
 
 def test_a_stream_becomes_a_blob_only_as_what_it_is_said_to_be(store: Path) -> None:
