@@ -34,6 +34,7 @@ from tests.approvals.git_server import GitServer, commit_on, git, git_server
 from tests.approvals.github.stub import AfterAct, Canned, GitHubStub, github_stub
 from tests.approvals.github.trim import TRIMMED, trim
 from tests.approvals.publisher_kit import BRANCH, MARKER, Bench, make_bench
+from tests.credentials.services import dripping
 
 REPOSITORY = "acme/parser"
 NOW = 1_800_000_000.0
@@ -369,6 +370,14 @@ def test_an_order_that_hangs_is_found(world: World) -> None:
     world.options = replace(world.options, timeout=3.0)
     assert world.publish().number == 1
     assert len(world.hub.pulls) == 1
+
+
+def test_a_host_that_never_comes_to_an_end_holds_nobody_up(world: World) -> None:
+    with dripping() as (url, hung_up):
+        world.options = replace(world.options, api_url=url, timeout=0.5)
+        with pytest.raises(TargetUnavailable, match="no answer within"):
+            world.publisher.look(world.intent, world.bench.credential)
+        assert hung_up.wait(5)
 
 
 def test_an_order_that_cannot_be_found_is_unknown(world: World) -> None:

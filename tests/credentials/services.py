@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
+import socket
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -125,6 +128,46 @@ def serving(service: Service) -> Iterator[Service]:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+@contextmanager
+def dripping(seconds: float = 10.0) -> Iterator[tuple[str, threading.Event]]:
+    """A service that sends the head of its answer a byte at a time, each in good time.
+
+    Its address, and whether somebody hung up on it before it was done.
+    """
+    listener, hung_up, over = socket.create_server(("127.0.0.1", 0)), threading.Event(), []
+
+    def serve() -> None:
+        with contextlib.suppress(OSError):
+            while not over:
+                connection, _ = listener.accept()
+                with connection:
+                    _drip(connection, seconds, hung_up)
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}", hung_up
+    finally:
+        over.append(True)
+        listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+        thread.join(seconds * 2)
+
+
+def _drip(connection: socket.socket, seconds: float, hung_up: threading.Event) -> None:
+    connection.recv(1 << 16)
+    body = b'{"access_token": "made-0-kkkkkkkkkkkkkkkk", "token_type": "bearer", "expires_in": 60}'
+    tail = b"\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
+    try:
+        connection.sendall(b"HTTP/1.1 200 OK\r\nX-Long: ")
+        for _ in range(int(seconds * 10)):
+            connection.sendall(b"x")
+            time.sleep(0.1)
+        connection.sendall(tail)
+    except OSError:
+        hung_up.set()
 
 
 # --- GitHub ------------------------------------------------------------------------------------

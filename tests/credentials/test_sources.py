@@ -17,8 +17,16 @@ from runs.credentials.sources import (
     Secret,
     SourceSpec,
     source_for,
+    wire,
 )
-from tests.credentials.services import Authorization, GitHub, Vault, private_key, serving
+from tests.credentials.services import (
+    Authorization,
+    GitHub,
+    Vault,
+    dripping,
+    private_key,
+    serving,
+)
 
 HERE = frozenset({"127.0.0.1"})
 
@@ -204,6 +212,23 @@ def test_a_server_that_gives_more_says_so(server: Authorization) -> None:
     made = client(server)
     minted = made.mint(made.scope_for("https://api.example.com", ("issues.read",)))
     assert minted.scope.actions == ("issues.read", "admin")
+
+
+def test_a_server_that_never_comes_to_an_end_holds_nobody_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its owner is one tenant; the worker's threads are everybody's."""
+    monkeypatch.setattr(wire, "WHOLE_SECONDS", 0.5)
+    with dripping() as (url, hung_up):
+        address = {"token_url": f"{url}/token", "revocation_url": f"{url}/revoke", "client": "c"}
+        made = source("oauth", "s" * 20, "issues.read", **address)
+        with pytest.raises(MintUnknown, match="did not answer"):
+            made.mint(made.scope_for("https://api.example.com", ("issues.read",)))
+        assert hung_up.wait(5)
+        hung_up.clear()
+        with pytest.raises(RevokeFailed, match="did not answer"):
+            made.revoke(Secret("x" * 20), {})
+        assert hung_up.wait(5)
 
 
 def test_without_an_address_to_revoke_nothing_is_taken_back(server: Authorization) -> None:
