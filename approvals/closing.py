@@ -13,6 +13,7 @@ from approvals.models import Candidate, Packet, Publication
 from approvals.states import PacketKind, PacketState, PublicationState
 from portal import audit, live
 from portal.clock import database_now
+from portal.models import User
 from runs import grants, lifecycle, resuming
 from runs.credentials import grants as credential_grants
 from runs.lifecycle import Draft, append_events, locked_run, run_facts
@@ -74,8 +75,10 @@ def close_packets_of(run_id: int) -> int:
     return closed
 
 
-def close_packet(packet: Packet, run: Run, state: PacketState) -> None:
-    """End it undecided, in this state, with all that waits for its answer told."""
+def close_packet(
+    packet: Packet, run: Run, state: PacketState, *, by: User | None = None, reason: str = ""
+) -> None:
+    """End it undecided, in this state; by a person if somebody withdrew it, and for this reason."""
     packet.state, packet.settled_at, packet.held_until = state.value, timezone.now(), None
     packet.save(update_fields=["state", "settled_at", "held_until"])
     if packet.credential is not None:
@@ -83,7 +86,12 @@ def close_packet(packet: Packet, run: Run, state: PacketState) -> None:
         ended = CredentialState.UNANSWERED if expired else CredentialState.WITHDRAWN
         credential_grants.settle(packet.credential, run, ended)
     audit.record(
-        f"packet.{state.value}", tenant=packet.tenant, subject=packet, digest=packet.digest
+        f"packet.{state.value}",
+        tenant=packet.tenant,
+        subject=packet,
+        actor=by,
+        digest=packet.digest,
+        **({"reason": reason} if reason else {}),
     )
     live.changed_on_commit(
         live.queue_topic(packet.tenant_id),

@@ -44,6 +44,15 @@ class AlreadySettled(Refusal):
     text = "Packet {number} is already {state}{by}. Nothing more was decided."
 
 
+class NotYours(Refusal):
+    code = "approvals.not_yours"
+    status = 403
+    text = (
+        "Packet {number} was asked for by {by}, and nobody else withdraws it. If you may decide, "
+        "deny it."
+    )
+
+
 class PacketHeld(Refusal):
     code = "approvals.packet_held"
     text = (

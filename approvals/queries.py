@@ -534,6 +534,15 @@ def discussion_of(packet: Packet) -> list[Decision]:
     )
 
 
+def withdrawal_of(packet: Packet) -> Mapping[str, Any] | None:
+    """Who took a packet back and why (`by`, `reason`), if whoever asked for it did."""
+    if packet.state != PacketState.WITHDRAWN:
+        return None
+    ends = Event.objects.filter(run_id=packet.run_id, kind="packet.withdrawn")
+    facts = ends.filter(facts__packet=packet.number).values_list("facts", flat=True).first()
+    return facts if facts and "reason" in facts else None
+
+
 def publication_of(packet: Packet) -> Publication | None:
     return Publication.objects.filter(packet=packet).first()
 

@@ -27,6 +27,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path(f"{_PACKET}state/", views.packet_state, name="packet_state"),
     path(f"{_PACKET}decide/", views.packet_decide, name="packet_decide"),
     path(f"{_PACKET}undo/", views.packet_undo, name="packet_undo"),
+    path(f"{_PACKET}withdraw/", views.packet_withdraw, name="packet_withdraw"),
     path(f"{_PACKET}print/", views.packet_print, name="packet_print"),
     path(f"{_PACKET}page.json", views.packet_page, name="packet_page"),
     path(f"{_PACKET}<slug:tab>/", views.packet, name="packet_tab"),

@@ -16,7 +16,7 @@ from django.urls import reverse
 from django.utils import timezone
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
-from approvals import confirm, deciding, publishing, queries, reviewing, scopes, undo
+from approvals import confirm, deciding, publishing, queries, reviewing, scopes, undo, withdraw
 from approvals.access import (
     access_call,
     access_candidate,
@@ -156,6 +156,7 @@ def _state_context(request: TenantRequest, packet: Packet) -> dict[str, Any]:
         "decisions": queries.decisions_of(packet),
         "seats": range(packet.needed - len(deciding.approvers(packet)) if is_open else 0),
         "publication": queries.publication_of(packet),
+        "withdrawn": queries.withdrawal_of(packet),
         "credential_uses": scopes.uses_of(packet),
     }
     if not is_open or standing.answered:
@@ -236,6 +237,9 @@ def _packet_page(
         "earlier": earlier,
         "following": following,
         "approve_words": reviewing.approve_words(packet),
+        "may_withdraw": packet.state == PacketState.OPEN
+        and packet.kind in withdraw.CAN_BE_WITHDRAWN
+        and packet.requested_by_id == request.user.pk,
         "asks_first": reviewing.asks_first(packet),
         "typed": confirm.typed_word(packet),
         "acknowledge": confirm.to_acknowledge(packet),
@@ -361,6 +365,23 @@ def packet_undo(request: TenantRequest, public_id: uuid.UUID) -> HttpResponse:
         found = access_packet(request.membership, public_id)
         return _packet_page(request, found, _tabs_of(found)[0], refusal=refusal)
     messages.success(request, "Undone. The packet is open again.", extra_tags="wait")
+    return redirect("approvals:packet", tenant=request.tenant.slug, public_id=public_id)
+
+
+@require_POST
+@tenant_view(Permission.VIEW)
+def packet_withdraw(request: TenantRequest, public_id: uuid.UUID) -> HttpResponse:
+    """Take back what one asked for. Whether it was this person is asked with the row locked."""
+    access_packet(request.membership, public_id)
+    reason = request.POST.get("reason", "").strip().replace("\r\n", "\n")
+    try:
+        withdraw.withdraw_packet(public_id, member=request.membership, reason=reason)
+    except NotFound:
+        raise
+    except Refusal as refusal:
+        found = access_packet(request.membership, public_id)
+        return _packet_page(request, found, _tabs_of(found)[0], refusal=refusal)
+    messages.success(request, "Withdrawn. Nobody has to decide it.", extra_tags="ended")
     return redirect("approvals:packet", tenant=request.tenant.slug, public_id=public_id)
 
 

@@ -138,6 +138,7 @@ class CallState(StrEnum):
     DENIED = "denied"
     CHANGES_REQUESTED = "changes_requested"  # the agent was told what to do differently
     EXPIRED = "expired"
+    WITHDRAWN = "withdrawn"  # whoever asked for the run took the question back
     CANCELLED = "cancelled"
     ACTING = "acting"  # intent written, the act may have happened
     DONE = "done"

@@ -105,8 +105,9 @@ ADDRESSES: Mapping[str, Entry] = {
     "approvals:packet": PAGE,
     "approvals:packet_state": PAGE,
     "approvals:packet_decide": Entry(EVERYBODY, 405, 400),  # who may is asked with the row locked
-    # Who may is asked with the row locked; this one has nothing to undo.
+    # Who may is asked with the row locked; this one is over.
     "approvals:packet_undo": Entry(EVERYBODY, 405, 409),
+    "approvals:packet_withdraw": Entry(EVERYBODY, 405, 409),
     "approvals:packet_print": PAGE,
     "approvals:packet_page": PAGE,
     "approvals:packet_tab": PAGE,
