@@ -136,11 +136,12 @@ def dripping(seconds: float = 10.0) -> Iterator[tuple[str, threading.Event]]:
 
     Its address, and whether somebody hung up on it before it was done.
     """
-    listener, hung_up, over = socket.create_server(("127.0.0.1", 0)), threading.Event(), []
+    listener = socket.create_server(("127.0.0.1", 0))
+    hung_up, over = threading.Event(), threading.Event()
 
     def serve() -> None:
         with contextlib.suppress(OSError):
-            while not over:
+            while not over.is_set():
                 connection, _ = listener.accept()
                 with connection:
                     _drip(connection, seconds, hung_up)
@@ -150,7 +151,7 @@ def dripping(seconds: float = 10.0) -> Iterator[tuple[str, threading.Event]]:
     try:
         yield f"http://127.0.0.1:{listener.getsockname()[1]}", hung_up
     finally:
-        over.append(True)
+        over.set()
         listener.shutdown(socket.SHUT_RDWR)
         listener.close()
         thread.join(seconds * 2)
