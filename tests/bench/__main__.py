@@ -16,6 +16,7 @@ import sys
 NAMES = {
     "resume": True,
     "fanout": True,
+    "decision": True,
     "queue_page": True,
     "events": True,
     "stack": False,
