@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
+from django.contrib.auth import HASH_SESSION_KEY, SESSION_KEY
 from django.contrib.sessions.backends import db
+from django.contrib.sessions.models import Session
+from django.utils import timezone
+from django.utils.crypto import constant_time_compare
+
+from portal.models import User
 
 
 class SessionStore(db.SessionStore):
@@ -15,3 +23,21 @@ class SessionStore(db.SessionStore):
     def __init__(self, session_key: str | None = None) -> None:
         is_key = session_key is not None and session_key.isascii() and session_key.isalnum()
         super().__init__(session_key if is_key else None)
+
+
+def standing(key: str | None, user_id: int) -> tuple[User, datetime] | None:
+    """Whose session it is and when it ends, read anew; None unless it still signs this person in.
+
+    What every page asks at the beginning of a request, for what stays open longer than one.
+    """
+    row = Session.objects.filter(session_key=key or "", expire_date__gt=timezone.now()).first()
+    user = User.objects.filter(pk=user_id, is_active=True).first()
+    if row is None or user is None:
+        return None
+    said = row.get_decoded()
+    # A new password ends the sessions that were begun with the old one.
+    known = [user.get_session_auth_hash(), *user.get_session_auth_fallback_hash()]
+    given = str(said.get(HASH_SESSION_KEY, ""))
+    if said.get(SESSION_KEY) != str(user.pk):
+        return None
+    return (user, row.expire_date) if any(constant_time_compare(given, x) for x in known) else None

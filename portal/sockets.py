@@ -13,13 +13,15 @@ from channels.generic.websocket import AsyncWebsocketConsumer
 from django.contrib.sessions.backends.base import SessionBase
 from django.http.response import HttpResponseBase
 from django.urls import URLPattern, path
+from django.utils import timezone
 
 from portal import live, tenancy
 from portal.access import demand, membership_for
 from portal.errors import Refusal
 from portal.hub import LOST, RECONNECTED, hub
-from portal.models import Membership, User
+from portal.models import Membership
 from portal.roles import Permission
+from portal.sessions import standing
 
 logger = logging.getLogger(__name__)
 
@@ -64,7 +66,7 @@ class HintSocket(AsyncWebsocketConsumer):
 
     A hint that comes twice, late or not at all does no harm: the tab reads the rows over HTTP,
     where one place renders them and one place asks who may see them, and it also asks by itself.
-    Who may stay is asked again when people or roles change.
+    Who may stay is asked again when people or roles change, and when the session would end.
     """
 
     # No channel layer: hints come from the process's one subscription (`portal.hub`).
@@ -122,7 +124,12 @@ class HintSocket(AsyncWebsocketConsumer):
 
     async def _tell(self) -> None:
         while True:
-            await self._news.wait()
+            try:
+                async with asyncio.timeout(self._seconds_left()):
+                    await self._news.wait()
+            except TimeoutError:
+                # The session is over by now, unless its end was put off.
+                self._ask_again = True
             self._news.clear()
             if self._ask_again:
                 self._ask_again = False
@@ -135,6 +142,9 @@ class HintSocket(AsyncWebsocketConsumer):
                     await self.close(NOT_THERE)
                     return
             await self._straight(_frame(LOOK_AGAIN if hub().connected else LATE))
+
+    def _seconds_left(self) -> float:
+        return max(0.0, (self._ends - timezone.now()).total_seconds()) + 0.01
 
     async def disconnect(self, code: int) -> None:
         hub().forget(self._topics, self._heard)
@@ -149,11 +159,10 @@ class HintSocket(AsyncWebsocketConsumer):
         known = self.scope["user"]
         if known is None or not known.is_authenticated:
             raise SignedOut
-        if session.session_key is None or not session.exists(session.session_key):
+        found = standing(session.session_key, known.pk)
+        if found is None:
             raise SignedOut
-        user = User.objects.filter(pk=known.pk, is_active=True).first()
-        if user is None:
-            raise SignedOut
+        user, self._ends = found
         route = dict(self.scope["url_route"]["kwargs"])
         membership = membership_for(user, route.pop("tenant"))
         with tenancy.scope(membership.tenant_id):

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.contrib.sessions.models import Session
 from django.urls import reverse
+from django.utils import timezone
 
 from approvals.models import Decision
 from approvals.states import PacketState
-from portal import people
+from portal import live, people
 from portal.models import Membership
 from portal.roles import Role
 from tests.addresses import Things, routes
@@ -52,6 +56,41 @@ def test_C02_the_approver_is_removed_between_view_and_click(walk: Walk) -> None:
     assert ada.get(address_of(packet)).status_code == 404
     assert not Decision.objects.exists()
     assert closed_with(ada.client, socket) == 4404
+
+
+def _expired(member: Membership) -> None:
+    Session.objects.update(expire_date=timezone.now() - timedelta(seconds=1))
+
+
+def _another_password(member: Membership) -> None:
+    member.user.set_password("correct horse battery staple")
+    member.user.save(update_fields=["password"])
+
+
+def _somebody_elses(member: Membership) -> None:
+    row = Session.objects.get()
+    said = row.get_decoded() | {"_auth_user_id": "0"}
+    Session.objects.update(session_data=Session.objects.encode(said))
+
+
+@pytest.mark.parametrize("end", [_expired, _another_password, _somebody_elses])
+def test_C02_a_socket_ends_with_the_session_behind_it(
+    walk: Walk, end: Callable[[Membership], None]
+) -> None:
+    ada = Visitor(walk.cast.ada)
+    with listening(ada.client, "/ws/t/acme/queue/") as heard:
+        assert heard.word() == "look"
+        end(walk.cast.ada)
+        live.changed(live.person_topic(walk.cast.ada.user_id))
+        assert heard.closed() == 4401
+
+
+def test_C02_a_socket_ends_when_its_session_does_although_nothing_happens(walk: Walk) -> None:
+    ada = Visitor(walk.cast.ada)
+    Session.objects.update(expire_date=timezone.now() + timedelta(seconds=2))
+    with listening(ada.client, "/ws/t/acme/queue/") as heard:
+        assert heard.word() == "look"
+        assert heard.closed() == 4401
 
 
 def test_C03_the_approvers_role_is_lowered_between_view_and_click(walk: Walk) -> None:

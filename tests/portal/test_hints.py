@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from datetime import timedelta
 from typing import Any
+
+from django.utils import timezone
 
 from portal.sockets import HintSocket
 
@@ -50,6 +53,7 @@ async def _closing() -> None:
 def _tab(send: Any) -> HintSocket:
     tab = HintSocket()
     tab._straight, tab._news, tab._ask_again = send, asyncio.Event(), False
+    tab._ends = timezone.now() + timedelta(hours=1)
     tab._pump = asyncio.create_task(tab._tell())
     return tab
 
