@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import base64
+import os
 import shutil
+import socket
 from pathlib import Path
 
 from django.conf import settings
 
 from portal.models import Tenant
 from runs import credentials, source
+from runs.broker.addresses import is_listed
 from runs.contract import Contract
 from runs.credentials.grants import SOURCE
+from runs.egress.addresses import why_refused
+from runs.gitcmd import PROXIES
 from runs.models import Run
 from runs.source import ResolvedSource, SourceRefused
 
@@ -25,6 +30,31 @@ def cache_of(tenant_id: int) -> Path:
     """What was fetched for this tenant. A commit is taken from here without asking its host, so
     nobody may find here what somebody else had the right to fetch."""
     return Path(settings.SOURCE_CACHE_DIR) / str(tenant_id)
+
+
+def reach(host: str, port: int) -> str:
+    """Where a source's host is connected to: a private address only where the deployment lists it.
+
+    The tenant wrote the name, and git connects to the very address that was looked at. Where the
+    deployment has a proxy, a name that this machine does not know is left to it. Raises
+    `SourceRefused`.
+    """
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        if is_listed(host, port) or any(os.environ.get(name) for name in PROXIES):
+            return ""
+        raise SourceRefused(
+            "source.unreachable", f"The name {host} could not be resolved.", retry_safe=True
+        ) from error
+    address = str(found[0][4][0])
+    if why_refused(address) and not is_listed(host, port):
+        raise SourceRefused(
+            "source.private_address",
+            f"{host} resolves to {address}, which is not a public address. "
+            "List it in BROKER_PRIVATE_HOSTS if this deployment means it.",
+        )
+    return address
 
 
 def forget_sources(tenant_id: int) -> None:
@@ -62,6 +92,7 @@ def _resolved(run: Run, contract: Contract, authorization: str) -> ResolvedSourc
         root=repositories_of(run.tenant),
         commit=run.source_commit or None,
         authorization=authorization,
+        reach=reach,
     )
 
 
@@ -77,4 +108,5 @@ def source_head(run: Run, contract: Contract, *, timeout: float) -> str | None:
         cache_of(run.tenant_id),
         root=repositories_of(run.tenant),
         timeout=timeout,
+        reach=reach,
     )

@@ -14,20 +14,19 @@ import shutil
 import signal
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TypeAlias
+from urllib.parse import urlsplit
 
+PROXIES = ("HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy")
 INHERITED = (
     "PATH",
+    *PROXIES,
     "HTTP_PROXY",
-    "HTTPS_PROXY",
-    "ALL_PROXY",
     "NO_PROXY",
-    "http_proxy",
-    "https_proxy",
-    "all_proxy",
     "no_proxy",
     "SSL_CERT_FILE",
     "SSL_CERT_DIR",
@@ -62,6 +61,10 @@ CONFIG = """\
 \trecurseSubmodules = false
 """
 MAX_MESSAGE = 4_000
+PORTS = {"https": 443, "http": 80, "ssh": 22}
+
+Reach: TypeAlias = Callable[[str, int], str]
+"""Where a host may be connected to, or nothing where a proxy finds it. Raises `SourceRefused`."""
 
 
 class SourceRefused(Exception):
@@ -99,6 +102,19 @@ class Git:
     url: str = ""
     authorization: str = field(default="", repr=False)
     max_bytes: int = 2 << 30
+    reach: Reach | None = None
+    pinned: str = ""
+    """The address that the host of `url` was found at, and is connected to."""
+
+    def held(self) -> Git:
+        """The same for one conversation with its host, at the address that `reach` found for it.
+
+        Raises what `reach` raises.
+        """
+        if self.reach is None or not self.url:
+            return self
+        host, port = place_of(self.url)
+        return replace(self, pinned=self.reach(host, port))
 
     def run(self, *arguments: str, timeout: float | None = None, status: bool = False) -> Ran:
         """Run to the end. Raises `SourceRefused` for a failure unless `status` asks for it."""
@@ -154,6 +170,13 @@ class Git:
         if self.trusted is not None:
             config += f"[safe]\n\tdirectory = {quote(self.trusted)}\n"
             config += f"\tdirectory = {quote(self.trusted / '.git')}\n"
+        ssh = "ssh -oBatchMode=yes -oConnectTimeout=20 -oForwardAgent=no"
+        if self.pinned:
+            host, port = place_of(self.url)
+            address = f"[{self.pinned}]" if ":" in self.pinned else self.pinned
+            config += f'[http]\n\tcurloptResolve = "{host}:{port}:{address}"\n'
+            name = host if port == PORTS["ssh"] else f"[{host}]:{port}"
+            ssh += f" -oHostName={self.pinned} '-oHostKeyAlias={name}'"
         (home / "config").write_text(config)
         made: dict[str, str] = {name: os.environ[name] for name in INHERITED if name in os.environ}
         made |= {
@@ -165,7 +188,7 @@ class Git:
             "GIT_TERMINAL_PROMPT": "0",
             "GIT_ASKPASS": "false",
             "SSH_ASKPASS_REQUIRE": "never",
-            "GIT_SSH_COMMAND": "ssh -oBatchMode=yes -oConnectTimeout=20 -oForwardAgent=no",
+            "GIT_SSH_COMMAND": ssh,
             "GIT_ALLOW_PROTOCOL": ":".join(self.protocols) or "none",
             "GIT_NO_REPLACE_OBJECTS": "1",
             "GIT_NO_LAZY_FETCH": "1",
@@ -189,6 +212,12 @@ class Git:
                 said = said.replace(secret, "***")
         said = "".join(each for each in said if each == "\n" or each.isprintable())
         return said.strip()[:MAX_MESSAGE]
+
+
+def place_of(url: str) -> tuple[str, int]:
+    """Host and port of an address."""
+    parts = urlsplit(url)
+    return parts.hostname or "", parts.port or PORTS[parts.scheme]
 
 
 def quote(path: Path) -> str:

@@ -40,7 +40,7 @@ from urllib.parse import urlsplit
 
 from runs.contract import Source
 from runs.contract.rules import git_ref, git_url, workspace_path
-from runs.gitcmd import Git, SourceRefused
+from runs.gitcmd import Git, Reach, SourceRefused
 from runs.source_files import CheckoutInfo, Entry, LeftOut, judge_entries, write_entries
 
 __all__ = [
@@ -85,15 +85,17 @@ def resolve(
     timeout: float = 300,
     protocols: tuple[str, ...] = PROTOCOLS,
     max_bytes: int = 2 << 30,
+    reach: Reach | None = None,
 ) -> ResolvedSource:
     """Fetch what the contract names and return its commit.
 
     `root` is the directory that `spec.path` is below; without one, paths are refused. `commit` pins
     an earlier result: then the ref is not asked again. `authorization` is the value of the HTTP
-    header for this address. Safe to repeat, and to call from several processes at once.
+    header for this address; `reach` says where its host may be connected to, and without one it may
+    be anywhere. Safe to repeat, and to call from several processes at once.
     """
     git, address, key = _git_for(
-        spec, cache, root, authorization, timeout, protocols=protocols, max_bytes=max_bytes
+        spec, cache, root, authorization, timeout, protocols, max_bytes=max_bytes, reach=reach
     )
     ref = commit or spec.ref
     if fault := git_ref(ref):
@@ -128,9 +130,10 @@ def _git_for(
     root: Path | None,
     authorization: str,
     timeout: float,
-    *,
     protocols: tuple[str, ...] = PROTOCOLS,
+    *,
     max_bytes: int = 2 << 30,
+    reach: Reach | None = None,
 ) -> tuple[Git, str, str]:
     """How to run git for a source, its address, and the name of its repository in the cache."""
     address, trusted = address_of(spec, root, protocols)
@@ -143,18 +146,25 @@ def _git_for(
         url="" if trusted else address,
         authorization=authorization,
         max_bytes=max_bytes,
+        reach=reach,
     )
     return git, address, key
 
 
 def head(
-    spec: Source, cache: Path, *, root: Path | None, authorization: str = "", timeout: float = 30
+    spec: Source,
+    cache: Path,
+    *,
+    root: Path | None,
+    authorization: str = "",
+    timeout: float = 30,
+    reach: Reach | None = None,
 ) -> str:
     """What the ref names at its host now; a commit names itself. Fetches nothing.
 
     Raises `SourceRefused`.
     """
-    git, address, key = _git_for(spec, cache, root, authorization, timeout)
+    git, address, key = _git_for(spec, cache, root, authorization, timeout, reach=reach)
     if COMMIT_ID.fullmatch(spec.ref):
         return spec.ref
     if fault := git_ref(spec.ref):
@@ -306,6 +316,7 @@ def fetch(git: Git, address: str, ref: str) -> str:
 
 
 def fetch_into(git: Git, address: str, *refspecs: str) -> None:
+    git = git.held()
     options = ("--quiet", "--no-tags", "--no-write-fetch-head", "--no-auto-maintenance")
     try:
         git.run("fetch", *options, "--no-recurse-submodules", "--", address, *refspecs)
@@ -332,7 +343,8 @@ def _advertised(git: Git, address: str, ref: str) -> tuple[str, str]:
     """The one full name the remote has for the ref, and the object it names."""
     names = [ref] if ref == "HEAD" or ref.startswith("refs/") else []
     names = names or [f"refs/heads/{ref}", f"refs/tags/{ref}"]
-    listing = git.run("ls-remote", "--quiet", "--", address, *names).out.decode("utf-8", "replace")
+    listed = git.held().run("ls-remote", "--quiet", "--", address, *names)
+    listing = listed.out.decode("utf-8", "replace")
     there = {
         name: found for found, _, name in (line.partition("\t") for line in listing.splitlines())
     }

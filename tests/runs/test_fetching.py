@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
+import socket
+import threading
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -50,6 +54,11 @@ def test_a_link_in_a_tenants_folder_leads_to_no_other_tenant(run: Run, settings:
         fetch_source(run, named(run, path="theirs.git"))
 
 
+@pytest.fixture(autouse=True)
+def _listed(settings: Any) -> None:
+    settings.BROKER_PRIVATE_HOSTS = ["127.0.0.1"]
+
+
 def _unreachable(run: Run, **more: Any) -> Contract:
     return named(run, git="https://127.0.0.1:9/private.git", **more)
 
@@ -81,3 +90,68 @@ def test_what_was_fetched_with_a_credential_is_not_found_without(run: Run) -> No
     commit = _cached(private.source, run, run.tenant_id)
     with pytest.raises(source.SourceRefused):
         fetch_source(run, _unreachable(run, ref=commit))
+
+
+# --- Where a source's host is ---------------------------------------------------------------------
+
+
+@pytest.fixture
+def service() -> Iterator[tuple[int, list[bytes]]]:
+    """A service of this machine that was not meant for tenants, and what reached it."""
+    heard: list[bytes] = []
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = listener.accept()
+                with connection:
+                    heard.append(connection.recv(4096))
+                    connection.sendall(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    yield listener.getsockname()[1], heard
+    listener.shutdown(socket.SHUT_RDWR)
+    listener.close()
+    thread.join()
+
+
+@pytest.mark.parametrize(
+    ("scheme", "host"),
+    [
+        *(("http", "127.0.0.1"), ("http", "localhost"), ("https", "2130706433"), ("ssh", "127.1")),
+        ("https", "[::ffff:127.0.0.1]"),
+    ],
+)
+def test_a_source_leads_to_no_private_address_that_is_not_listed(
+    run: Run, service: tuple[int, list[bytes]], scheme: str, host: str, settings: Any
+) -> None:
+    settings.BROKER_PRIVATE_HOSTS = []
+    port, heard = service
+    with pytest.raises(source.SourceRefused) as refused:
+        fetch_source(run, named(run, git=f"{scheme}://{host}:{port}/private.git"))
+    assert (refused.value.code, heard) == ("source.private_address", [])
+
+
+def test_a_name_that_changes_its_answer_meanwhile_gains_nothing(
+    run: Run, service: tuple[int, list[bytes]], settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What git is told is the address that was looked at, and not the name."""
+    settings.BROKER_PRIVATE_HOSTS = ["rebound.test"]
+    port, heard = service
+
+    def resolved(host: str, port: int, **more: Any) -> list[Any]:
+        assert host == "rebound.test"  # which no server of names knows
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", port))]
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolved)
+    with pytest.raises(source.SourceRefused):
+        fetch_source(run, named(run, git=f"https://rebound.test:{port}/x.git"))
+    assert heard
+    assert b"rebound.test" in heard[0], "the name its certificate must have"
+
+
+def test_a_name_that_is_not_known_is_not_left_to_git_to_find(run: Run, settings: Any) -> None:
+    with pytest.raises(source.SourceRefused, match="could not be resolved"):
+        fetch_source(run, named(run, git="https://unknown.invalid/x.git"))
