@@ -57,7 +57,7 @@ def access_policy(member: Membership, number: int) -> PolicyVersion:
     """One version of the tenant's policy. Raises `NotFound`."""
     version = (
         PolicyVersion.objects.filter(tenant=member.tenant, number=number)
-        .select_related("author", "decided_by")
+        .select_related("author", "decided_by", "tenant")
         .first()
     )
     if version is None:

@@ -11,17 +11,25 @@ from django.db import transaction
 from django.db.models import QuerySet
 
 from approvals import confirm, egress, errors, publication, resume, scopes, seal
+from approvals.counting import (
+    hold_still,
+    needed_permission,
+    quorum_of,
+    routes_of,
+    seats_of,
+    voters_of,
+)
 from approvals.demands import hold_of
 from approvals.effects import begin_hold, end_packet, tell
 from approvals.judge import TenantJudge, policy_in_force
 from approvals.models import Decision, Packet
+from approvals.quorum import listed
 from approvals.states import PacketKind, PacketState, Verdict, after
 from portal import audit
 from portal.canonical import digest
 from portal.clock import database_now
 from portal.errors import BadInput, NotAllowed, NotFound, Refusal
 from portal.models import Membership
-from portal.roles import Permission
 from portal.visible import says_something
 from runs import grants, lifecycle
 from runs.agent.port import ProposedCall
@@ -45,15 +53,6 @@ class Answer:
     comment: str = ""
     token: str = ""
     typed: str = ""
-
-
-def needed_permission(kind: str, verdict: Verdict) -> tuple[Permission, ...]:
-    """Any one of these is enough. A publisher lets out; a reviewer may hold back as well."""
-    if kind == PacketKind.PUBLICATION:
-        if verdict is Verdict.APPROVE:
-            return (Permission.PUBLISH,)
-        return (Permission.PUBLISH, Permission.DECIDE)
-    return (Permission.DECIDE,)
 
 
 # What a person may send back: the agent can propose it anew. The rest is wanted as it is, or not.
@@ -114,6 +113,7 @@ def _settle(public_id: uuid.UUID, answer: Answer, *, member: Membership) -> Pack
     self_approved = _four_eyes(packet, answer, present)
     acknowledged = 0
     if answer.verdict is Verdict.APPROVE:
+        _counts(packet, present)
         demand_allowed(packet, run)
         acknowledged = _acknowledged(packet, answer)
     Decision.objects.create(
@@ -128,14 +128,15 @@ def _settle(public_id: uuid.UUID, answer: Answer, *, member: Membership) -> Pack
         self_approved=self_approved,
         decided_at=now,
     )
-    state = after(
-        PacketState(packet.state),
-        answer.verdict,
-        approvals=approvals_of(packet),
-        needed=packet.needed,
-    )
+    quorum = quorum_of(packet)
+    voters = voters_of(packet) if answer.verdict is Verdict.APPROVE else {}
+    state = after(PacketState(packet.state), answer.verdict, reached=quorum.reached(voters))
     if state is None:
         raise errors.AlreadySettled(number=packet.number, state=packet.state, by="")
+    filled = quorum.filled(voters)
+    stage = {}
+    if present.user.pk in filled:
+        stage["stage"] = quorum.stages[filled[present.user.pk]].name
     append_events(
         run,
         [
@@ -148,6 +149,7 @@ def _settle(public_id: uuid.UUID, answer: Answer, *, member: Membership) -> Pack
                     "by": present.user.name,
                     "result": state.value,
                     "self_approved": self_approved,
+                    **stage,
                 },
             )
         ],
@@ -163,6 +165,9 @@ def _settle(public_id: uuid.UUID, answer: Answer, *, member: Membership) -> Pack
         round=packet.round,
         self_approved=self_approved,
         **({"acknowledged": acknowledged} if acknowledged else {}),
+        **stage,
+        # Who fills which stage can shift while others answer, so the last answer tells it of all.
+        **(seats_of(packet) if state is PacketState.APPROVED else {}),
     )
     if state is PacketState.APPROVED and (hold := hold_of(packet.page["gate"])):
         begin_hold(packet, run, now + timedelta(seconds=hold))
@@ -170,28 +175,6 @@ def _settle(public_id: uuid.UUID, answer: Answer, *, member: Membership) -> Pack
         end_packet(packet, run, state, answer.comment, present.user, now)
     tell(packet)
     return packet
-
-
-def approvers(packet: Packet) -> list[Membership]:
-    """Who approved and still counts: an approval is worth nothing once its person may not give it.
-
-    Of several that are needed the first may be days old when the last one comes.
-    """
-    gave = packet.votes().filter(verdict=Verdict.APPROVE).values("person")
-    members = Membership.objects.select_related("user").filter(
-        tenant_id=packet.tenant_id, user__in=gave, user__is_active=True
-    )
-    wanted = needed_permission(packet.kind, Verdict.APPROVE)
-    return [each for each in members if any(map(each.may, wanted))]
-
-
-def approvals_of(packet: Packet) -> int:
-    """How many approvals count: while a role that must be among them is missing, one too few."""
-    people = approvers(packet)
-    held = {role for each in people for role in each.roles}
-    if set(packet.page["gate"].get("roles", ())) - held:
-        return min(len(people), packet.needed - 1)
-    return len(people)
 
 
 _WORDS = {
@@ -211,6 +194,15 @@ def still_member(member: Membership) -> Membership:
     if present is None:
         raise NotFound
     return present
+
+
+def _counts(packet: Packet, member: Membership) -> None:
+    """Raise unless the approval of this member can count; hold still who belongs to what."""
+    quorum = quorum_of(packet)
+    hold_still(packet)
+    if not quorum.counts(routes_of(member)):
+        wanted = listed([stage.whose for stage in quorum.stages], "or")
+        raise errors.CountsForNothing(number=packet.number, wanted=wanted)
 
 
 def locked_packet(public_id: uuid.UUID, member: Membership) -> tuple[Run, Packet]:

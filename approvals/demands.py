@@ -1,7 +1,8 @@
 """What a rule demands of the people who answer, beside that somebody does.
 
 A rule says it in annotations; those of all rules that spoke hold together; a packet seals what came
-of it into its gate. Whatever else a rule can demand one day is read, joined and sealed here.
+of it into its gate, and `approvals.quorum` counts from there. Whatever else a rule can demand one
+day is read, joined and sealed here.
 """
 
 from __future__ import annotations
@@ -9,38 +10,83 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
+from approvals.quorum import listed, number_word
 from portal.roles import GRANTS, Permission
 
 MOST_PEOPLE = 10
-ANNOTATIONS = ("needs", "role", "hold")
+ANNOTATIONS = ("needs", "role", "stages", "hold")
 LONGEST_HOLD = 7 * 86400
 _COUNT = re.compile(r"\d{1,9}")
 _DECIDING = {Permission.DECIDE, Permission.PUBLISH, Permission.MANAGE}
 ROLES = tuple(role.value for role, granted in GRANTS.items() if granted & _DECIDING)
+HANDLE = r"[a-z0-9](?:[a-z0-9-]{0,38}[a-z0-9])?"
+"""The name of a group in rules."""
+_STAGE = re.compile(rf"([0-9]{{1,4}}) of (group|role):({HANDLE})")
+_EXAMPLE = '@stages("1 of group:security, 2 of role:admin")'
 
 Notes: TypeAlias = Mapping[str, str | None]
 """The annotations of a rule: name → text."""
+Groups: TypeAlias = Mapping[str, tuple[int, str]]
+"""The groups of a tenant: name in rules → primary key and what people call it."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """So many people of one group, or who hold one role."""
+
+    kind: Literal["group", "role"]
+    name: str
+    people: int
+
+    def sealed(self, groups: Groups) -> dict[str, Any]:
+        """As a gate has it: with the group's key, which a later group of its name does not have."""
+        if self.kind == "role":
+            return {"route": f"role:{self.name}", "name": self.name, "people": self.people}
+        # A group that is gone has no key, and nobody is in it.
+        key, name = groups.get(self.name, (0, self.name))
+        return {
+            "route": f"group:{key}",
+            "group": self.name,
+            "name": name,
+            "people": self.people,
+        }
 
 
 @dataclass(frozen=True)
 class Demands:
-    """So many people must approve, and for each of `roles` one of them must hold it.
+    """So many people must approve, fill all `stages`, and for each of `roles` one must hold it.
 
     For `hold` seconds after the last approval nothing happens yet, and it can be undone.
     """
 
     people: int = 1
     roles: tuple[str, ...] = ()
+    stages: tuple[Stage, ...] = ()
     hold: int = 0
 
-    def sealed(self) -> dict[str, Any]:
+    def sealed(self, groups: Groups) -> dict[str, Any]:
         """As the gate on a packet's page has it."""
         gate: dict[str, Any] = {"needed": self.people, "roles": list(self.roles)}
+        if self.stages:
+            gate["stages"] = [stage.sealed(groups) for stage in self.stages]
         if self.hold:
             gate["hold_seconds"] = self.hold
         return gate
+
+    @property
+    def words(self) -> str:
+        """For the table of rules; nothing where one person of any kind is enough."""
+        parts = [
+            f"{number_word(each.people)} "
+            f"{'of the group' if each.kind == 'group' else 'with the role'} {each.name}"
+            for each in self.stages
+        ]
+        if self.people > sum(each.people for each in self.stages) and self.people > 1:
+            parts.append(f"{self.people} people{' in all' if parts else ''}")
+        parts += [f"one with the role {role} among them" for role in self.roles]
+        return f"needs {listed(parts)}" if parts else ""
 
 
 def hold_of(gate: Mapping[str, Any]) -> int:
@@ -54,11 +100,13 @@ ONE_PERSON = Demands()
 def read(notes: Notes) -> Demands:
     """What a rule without `faults` demands."""
     role, hold = notes.get("role"), notes.get("hold")
-    return Demands(
+    needed = Demands(
         people=int(notes.get("needs") or 1),
         roles=(role,) if role else (),
         hold=seconds(hold) or 0 if hold else 0,
     )
+    stages, _ = _stages(notes.get("stages"))
+    return joined([needed, Demands(stages=tuple(stages))])
 
 
 _SPAN = re.compile(r"([1-9][0-9]{0,5})([smhd])")
@@ -73,13 +121,48 @@ def seconds(span: str) -> int | None:
 
 def joined(several: Iterable[Demands], *, least: int = 1) -> Demands:
     """What all of these demand together: the most people, `least` at least, every role, and
-    the longest hold."""
+    the longest hold.
+
+    All stages hold, in the order of the rules; of one group or role the most people that one of
+    them wants.
+    """
     every = list(several)
+    most: dict[tuple[Literal["group", "role"], str], int] = {}
+    for stage in (stage for each in every for stage in each.stages):
+        most[stage.kind, stage.name] = max(stage.people, most.get((stage.kind, stage.name), 0))
     return Demands(
-        people=max([least, *(each.people for each in every)]),
+        people=max([least, sum(most.values()), *(each.people for each in every)]),
         roles=tuple(sorted({role for each in every for role in each.roles})),
+        stages=tuple(Stage(kind, name, count) for (kind, name), count in most.items()),
         hold=max([0, *(each.hold for each in every)]),
     )
+
+
+def _stages(text: str | None) -> tuple[list[Stage], list[tuple[str, str]]]:
+    """The stages of an annotation, and what is wrong with it: reason and remedy."""
+    found: list[Stage] = []
+    if text is None:
+        return [], []
+    for part in text.split(","):
+        words = " ".join(part.split())
+        match = _STAGE.fullmatch(words)
+        if match is None:
+            return [], [(f"@stages: “{words[:60]}” is no stage.", f"Write {_EXAMPLE}.")]
+        people, kind, name = int(match[1]), match[2], match[3]
+        if not 1 <= people <= MOST_PEOPLE:
+            reason = f"@stages: “{words}” wants {people} people."
+            return [], [(reason, f"Write 1 to {MOST_PEOPLE}.")]
+        if kind == "role" and name not in ROLES:
+            reason = f"@stages: {name} is no role that decides."
+            return [], [(reason, f"Write {', '.join(ROLES)}.")]
+        if any((each.kind, each.name) == (kind, name) for each in found):
+            return [], [(f"@stages names {kind}:{name} twice.", "Write one stage with both.")]
+        found.append(Stage("group" if kind == "group" else "role", name, people))
+    if sum(each.people for each in found) > MOST_PEOPLE:
+        return [], [
+            ("@stages wants more people than one packet may need.", f"Write {MOST_PEOPLE} at most.")
+        ]
+    return found, []
 
 
 def faults(notes: Notes, *, asks: bool) -> list[tuple[str, str, str]]:
@@ -96,12 +179,15 @@ def faults(notes: Notes, *, asks: bool) -> list[tuple[str, str, str]]:
     if hold is not None and not 0 < (seconds(hold) or 0) <= LONGEST_HOLD:
         reason = f'@hold("{hold}") is no span of time up to 7 days.'
         found.append(("hold", reason, "Write a number and s, m, h or d: 90s, 15m, 4h, 2d."))
+    if "stages" in notes:
+        # Written without a text it is None, and would demand nothing.
+        found += [("stages", *fault) for fault in _stages(notes["stages"] or "")[1]]
     given = [name for name in ANNOTATIONS if notes.get(name) is not None]
     if given and not asks:
         found.append(
             (
                 given[0],
-                f"@{', @'.join(ANNOTATIONS)} have no effect here.",
+                f"{listed([f'@{name}' for name in ANNOTATIONS])} have no effect here.",
                 'Use them on permit with Action::"ask" or Action::"publish".',
             )
         )

@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from approvals import publication
+from approvals.counting import seats_of
 from approvals.models import Packet
 from approvals.states import PacketState
 from portal import audit, live
@@ -26,8 +27,11 @@ def end_packet(
     packet.self_approved = packet.votes().filter(self_approved=True).exists()
     if state is PacketState.APPROVED:
         packet.usable_until = now + timedelta(seconds=packet.valid_seconds)
+        packet.filled = seats_of(packet).get("stages", [])
     packet.save(
-        update_fields=["state", "settled_at", "held_until", "self_approved", "usable_until"]
+        update_fields=[
+            *("state", "settled_at", "held_until", "self_approved", "usable_until", "filled")
+        ]
     )
     _carry_out(packet, run, state, words, person)
 

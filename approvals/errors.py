@@ -151,6 +151,15 @@ class ApprovalBlocked(Refusal):
     text = "Packet {number} cannot be approved: {reason}. Request changes or deny it."
 
 
+class CountsForNothing(Refusal):
+    code = "approvals.counts_for_nothing"
+    status = 403
+    text = (
+        "Packet {number} needs people {wanted}, and you are none of them, so your approval would "
+        "count for nothing. Nothing was decided. You may hold it back, or leave it to them."
+    )
+
+
 class RunOver(Refusal):
     code = "approvals.run_over"
     text = "Run {number} is {state}, so packet {packet} is cancelled. Nothing was decided."

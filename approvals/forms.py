@@ -1,12 +1,18 @@
-"""The forms of policies, unknown outcomes, what is kept, a tenant’s end, evidence to take home."""
+"""Forms of policies, groups, unknown outcomes, keeping, a tenant’s end, evidence to take home."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, date, datetime, time, timedelta
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlencode
 
 from django import forms
+
+from approvals.demands import HANDLE
+from portal.context import roles_in_words
+from portal.models import Membership
+from portal.visible import hides_in_name, spelled
 
 
 class PolicyForm(forms.Form):
@@ -110,6 +116,54 @@ class HoldForm(forms.Form):
         widget=forms.Textarea(attrs={"rows": 2}),
         error_messages={"required": "Say why: whoever lifts it reads these words."},
     )
+
+
+class GroupForm(forms.Form):
+    """A group's name and who is in it."""
+
+    name = forms.CharField(label="Name", max_length=120, help_text="As packets show it.")
+    members = forms.TypedMultipleChoiceField(
+        label="Members",
+        coerce=int,
+        required=False,
+        widget=forms.CheckboxSelectMultiple,
+        help_text="A group gives no permission: a member counts for it where their roles let them "
+        "approve.",
+    )
+
+    def __init__(self, people: Sequence[Membership], *data: Any, **more: Any) -> None:
+        super().__init__(*data, **more)
+        choices = [(each.pk, f"{spelled(each.user.name)}, {_roles(each)}") for each in people]
+        cast(forms.TypedMultipleChoiceField, self.fields["members"]).choices = choices
+
+    def clean_name(self) -> str:
+        """It stands beside decisions: it must be what it looks like."""
+        name: str = self.cleaned_data["name"]
+        if hides_in_name(name):
+            raise forms.ValidationError(
+                "This name holds characters that cannot be seen. Type it anew."
+            )
+        return name
+
+
+def _roles(membership: Membership) -> str:
+    words = roles_in_words(membership)
+    return words[:1].lower() + words[1:]
+
+
+class NewGroupForm(GroupForm):
+    """A new group, with the name that rules will use for ever."""
+
+    handle = forms.RegexField(
+        rf"^{HANDLE}\Z",
+        label="Short name in rules",
+        max_length=40,
+        help_text="Small letters, digits and hyphens, such as security: rules write "
+        "group:security. It never changes.",
+        widget=forms.TextInput(attrs={"autocomplete": "off", "spellcheck": "false"}),
+        error_messages={"invalid": "Use small letters, digits and hyphens, at most 40."},
+    )
+    field_order = ["name", "handle", "members"]
 
 
 class BundleForm(forms.Form):

@@ -9,7 +9,7 @@ from django.db import models
 from django.db.models import Q, QuerySet
 
 from approvals.states import PacketKind, PacketState, PublicationState, Verdict
-from portal.models import Tenant
+from portal.models import Membership, Tenant
 from runs.models import CredentialGrant, EgressGrant, Resumption, Run, ToolCall
 
 
@@ -38,6 +38,9 @@ class PolicyVersion(models.Model):
     )
     decided_at = models.DateTimeField(null=True, blank=True)
     self_approved = models.BooleanField(default=False)
+    # Rules in force that the tenant's people of now cannot satisfy, as the last sweep found them:
+    # name and reason of each.
+    unreachable = models.JSONField(default=list)
     created_at = models.DateTimeField(auto_now_add=True)
 
     class Meta:
@@ -46,6 +49,41 @@ class PolicyVersion(models.Model):
             models.UniqueConstraint(
                 name="one_policy_in_force", fields=["tenant"], condition=Q(state="in_force")
             ),
+        ]
+
+
+class Group(models.Model):
+    """Members of a tenant under a name that rules use: `1 of group:security`.
+
+    It gives nobody a permission: it says whose approval counts for a stage, of those who may give
+    one. A packet seals the key, so that a later group of the same name is not this one.
+    """
+
+    tenant = models.ForeignKey(Tenant, models.PROTECT, related_name="+")
+    # As rules write it; never changed.
+    handle = models.CharField(max_length=40)
+    name = models.CharField(max_length=120)
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(name="group_handle_once", fields=["tenant", "handle"]),
+        ]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class GroupMember(models.Model):
+    """One member in one group. It ends with the membership: whoever left counts for nothing."""
+
+    tenant = models.ForeignKey(Tenant, models.PROTECT, related_name="+")
+    group = models.ForeignKey(Group, models.CASCADE, related_name="members")
+    membership = models.ForeignKey(Membership, models.CASCADE, related_name="groups")
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(name="group_member_once", fields=["group", "membership"]),
         ]
 
 
@@ -149,6 +187,9 @@ class Packet(models.Model):
     requested_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.PROTECT, related_name="+")
     # Primary keys of people who may not decide: requester, agent owner, rule author.
     excluded = models.JSONField(default=list)
+    # Where only people of its stages count: their routes (`Quorum.routes`), so that a list need not
+    # read whole pages. Empty where whoever may answer counts.
+    routes = models.JSONField(default=list)
     opened_at = models.DateTimeField()
     expires_at = models.DateTimeField()
     # How long an approval may be used, seconds.
@@ -161,6 +202,8 @@ class Packet(models.Model):
     usable_until = models.DateTimeField(null=True, blank=True)
     used_at = models.DateTimeField(null=True, blank=True)
     self_approved = models.BooleanField(default=False)
+    # Who filled which stage when it was approved: pairs of a person's key and a route.
+    filled = models.JSONField(default=list)
 
     class Meta:
         constraints = [

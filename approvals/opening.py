@@ -11,10 +11,12 @@ from django.db.models import Q
 
 from approvals import egress, publication, resume, scopes, seal
 from approvals.closing import close_packet
+from approvals.counting import groups_of
 from approvals.demands import Demands
 from approvals.judge import demands_of, policy_in_force
 from approvals.models import Candidate, Packet, PolicyVersion, Receipt
 from approvals.policy import stored
+from approvals.quorum import Quorum
 from approvals.states import PacketKind, PacketState
 from portal import audit, live
 from portal.canonical import digest
@@ -194,7 +196,7 @@ def _open(
     expires = now + timedelta(minutes=contract.gate.expires_minutes)
     page |= {
         "gate": {
-            **demands.sealed(),
+            **demands.sealed(groups_of(run.tenant_id)),
             "valid_minutes": valid_minutes,
         }
     }
@@ -218,6 +220,7 @@ def _open(
         needed=demands.people,
         requested_by=asked_by or run.requested_by,
         excluded=sorted(excluded),
+        routes=Quorum.of_gate(whole["gate"]).routes,
         opened_at=now,
         expires_at=expires,
         valid_seconds=valid_minutes * 60,

@@ -7,8 +7,9 @@ import hashlib
 from django.db import transaction
 from django.utils import timezone
 
+from approvals import reachable
 from approvals.models import PolicyVersion
-from approvals.policy import check_policy
+from approvals.policy import PolicyRefused, check_policy
 from portal import audit
 from portal.access import demand
 from portal.errors import Refusal
@@ -44,6 +45,16 @@ class PolicyMoved(Refusal):
     )
 
 
+class QuorumUnreachable(Refusal):
+    """The tenant's people of now cannot satisfy what a rule demands."""
+
+    code = "approvals.quorum_unreachable"
+    text = (
+        "Version {number} was not put in force, because it would wait for approvals that cannot "
+        "come. {reasons}"
+    )
+
+
 class PolicyDecided(Refusal):
     """Somebody was faster, or the version is history."""
 
@@ -51,16 +62,24 @@ class PolicyDecided(Refusal):
     text = "Version {number} of the policy is already {state}. Nothing was changed."
 
 
+def check_draft(text: str, in_force: PolicyVersion | None, *, member: Membership) -> None:
+    """Raise `PolicyRefused` for a text that this member could not propose now."""
+    check_policy(text)
+    if problems := reachable.problems(member.tenant, text, member.user, in_force):
+        raise PolicyRefused(problems)
+
+
 @transaction.atomic(durable=True)
 def propose_policy(
     text: str, *, member: Membership, comment: str = "", back_to: int | None = None
 ) -> PolicyVersion:
-    """Store a version that waits for a decision. Raises `PolicyRefused` for a wrong text.
+    """Store a version that waits for a decision. Raises `PolicyRefused` for a wrong text, and for
+    a demand that the tenant's people cannot satisfy.
 
     `back_to` is the number of the earlier version whose text this is, where it was taken from one.
     """
     demand(member, Permission.MANAGE)
-    check_policy(text)
+    check_policy(text)  # before anything is locked
     Tenant.objects.select_for_update().only("pk").get(pk=member.tenant_id)
     newest = PolicyVersion.objects.filter(tenant=member.tenant).order_by("-number").first()
     if newest is not None and newest.text == text and newest.state != PolicyVersion.State.DENIED:
@@ -68,6 +87,7 @@ def propose_policy(
     in_force = in_force_of(member.tenant)
     if in_force is not None and in_force.text == text:
         raise SamePolicy(number=in_force.number)
+    check_draft(text, in_force, member=member)
     version = PolicyVersion.objects.create(
         tenant=member.tenant,
         number=(newest.number if newest else 0) + 1,
@@ -145,6 +165,9 @@ def decide_policy(
     if own and not member.tenant.one_person:
         raise OwnPolicy(number=fresh.number)
     if approve:
+        found = reachable.problems(member.tenant, fresh.text, fresh.author, in_force)
+        if found:
+            raise QuorumUnreachable(number=fresh.number, reasons=" ".join(map(str, found)))
         PolicyVersion.objects.filter(
             tenant=member.tenant, state=PolicyVersion.State.IN_FORCE
         ).update(state=PolicyVersion.State.SUPERSEDED)
@@ -160,4 +183,6 @@ def decide_policy(
         policy_digest=fresh.digest,
         self_approved=own,
     )
+    if approve:
+        reachable.note(member.tenant)
     return fresh

@@ -8,8 +8,13 @@ A policy is Cedar text. Beside Cedar's own grammar these annotations are known:
 | `@why("…")` | one sentence, shown to those who decide and, in a denial, to the agent |
 | `@needs("2")` | on a `permit` that asks or publishes: so many people must approve (1 to 10) |
 | `@role("admin")` | on the same: one of them must hold this role |
+| `@stages("1 of group:security, 2 of role:admin")` | on the same: all of these stages must be \
+filled, each by so many people of a group or with a role; a person fills one place |
 | `@hold("15m")` | on the same: so long after the last approval nothing happens, and whoever may \
 decide can undo it (`s`, `m`, `h`, `d`; up to 7 days) |
+
+What all rules that spoke demand holds together: the most people, every role, every stage, and of \
+one group or role the most people that one of them wants; the longest hold.
 """
 
 from __future__ import annotations
@@ -169,6 +174,7 @@ class Rule:
     id: str
     effect: Literal["permit", "forbid"]
     asks: bool  # permitted once a person has approved it
+    publishes: bool  # and that lets a candidate out
     why: str
     demands: Demands
     source: str
@@ -270,6 +276,7 @@ def rule_of(key: str, policy: Mapping[str, Any]) -> Rule:
         id=notes["id"],
         effect=policy["effect"],
         asks=asks(policy),
+        publishes=asks(policy) and policy["action"]["entity"]["id"] == "publish",
         why=(notes.get("why") or "").strip(),
         demands=demands.read(notes),
         source=cedarpy.policies_from_json_str(json.dumps(alone)).strip(),

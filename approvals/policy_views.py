@@ -10,10 +10,10 @@ from django.shortcuts import redirect, render
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
 from approvals import policies as policy_story
-from approvals import queries
+from approvals import queries, reachable
 from approvals.access import access_policy
 from approvals.forms import USUAL_DAYS, PolicyForm, TrialForm
-from approvals.policy import PolicyRefused, check_policy, explain
+from approvals.policy import PolicyRefused, explain
 from approvals.policy_changes import changes
 from approvals.policy_text import DEFAULT_POLICY
 from approvals.trials import Tried, tried
@@ -22,6 +22,7 @@ from portal.asked import asked_to_approve
 from portal.errors import BadInput
 from portal.roles import Permission
 
+_MATTERS = ("proposed", "in_force")
 _GET_OR_POST = require_http_methods(["GET", "HEAD", "POST"])
 
 
@@ -34,6 +35,7 @@ def policies(request: TenantRequest) -> HttpResponse:
         "versions": versions,
         "in_force": in_force,
         "rules": list(explain(in_force.text).values()) if in_force else [],
+        "unreachable": reachable.of_version(in_force) if in_force else [],
     }
     return render(request, "approvals/policies.html", context)
 
@@ -47,6 +49,7 @@ def _version_context(request: TenantRequest, number: int) -> dict[str, Any]:
         "rows": changes(against.text, found.text) if against else [],
         "rules": list(explain(found.text).values()),
         "earlier_rules": explain(against.text) if against else {},
+        "unreachable": reachable.of_version(found) if found.state in _MATTERS else [],
         "may_decide": policy_story.may_decide(found, request.membership),
         "trial_form": TrialForm(initial={"days": USUAL_DAYS}),
     }
@@ -109,12 +112,12 @@ def policy_try(request: TenantRequest) -> HttpResponse:
     context: dict[str, Any] = {"in_force": policy_story.in_force_of(request.tenant)}
     if form.is_valid():
         text = form.cleaned_data["text"]
+        in_force = context["in_force"]
         try:
-            check_policy(text)
+            policy_story.check_draft(text, in_force, member=request.membership)
         except PolicyRefused as refused:
             context["problems"] = refused.problems
         else:
-            in_force = context["in_force"]
             context["rows"] = changes(in_force.text if in_force else "", text)
             context["tried"] = _tried(request, text, asked)
     status = 200 if "tried" in context else 422

@@ -10,16 +10,17 @@ from typing import Any
 
 from django.core.exceptions import EmptyResultSet
 from django.db import connection
-from django.db.models import Exists, F, OuterRef, Q, QuerySet
+from django.db.models import Exists, OuterRef, Q, QuerySet
 from django.utils import timezone
 from django.utils.dateparse import parse_datetime
 
 from approvals import holds as _holds  # noqa: F401 - registers the lookup
-from approvals.deciding import approvers, needed_permission
+from approvals.counting import Asked, needed_permission, routes_of, voters_by_packet
 from approvals.models import Candidate, Decision, Packet, PolicyVersion, Publication, Receipt
+from approvals.quorum import Voters
+from approvals.standing import Reader, row_sentence
 from approvals.states import PacketKind, PacketState, PublicationState, Verdict
 from portal.models import Membership, Tenant, User
-from portal.roles import Permission
 from runs.models import Event, Run, ToolCall
 from runs.narrate import Line, tell
 from runs.states import CallState
@@ -49,13 +50,17 @@ def open_packets(tenant: Tenant) -> QuerySet[Packet]:
 
 
 def mine(packets: QuerySet[Packet], member: Membership) -> QuerySet[Packet]:
-    """Those that can use this member's answer: allowed, not excluded, not yet given."""
+    """Those that can use this member's answer: allowed, counts, not excluded, not yet given."""
     if member.user.is_machine:
         return packets.none()
     answered = Decision.objects.filter(
         packet=OuterRef("pk"), person=member.user, round=OuterRef("round")
     )
     usable = packets.filter(kind__in=kinds_for(member), held_until=None).exclude(Exists(answered))
+    counts = Q(routes=[])
+    for route in routes_of(member):
+        counts |= Q(routes__holds=route)
+    usable = usable.filter(counts)
     if not member.tenant.one_person:
         usable = usable.exclude(excluded__holds=member.user.person_id)
     return usable
@@ -162,6 +167,7 @@ def filtered(packets: QuerySet[Packet], filters: Filters) -> QuerySet[Packet]:
 _ROW_VALUES = (
     "pk", "public_id", "number", "kind", "state", "effect", "opened_at", "expires_at", "settled_at",
     "needed", "blocked", "heading", "held_until", "run__number", "requested_by__name",
+    "excluded",
 )  # fmt: skip
 Mark = tuple[str, str, str]
 
@@ -187,6 +193,8 @@ class Row:
     needed: int
     approvals: int
     marks: tuple[Mark, ...] = ()
+    # Where a gate has stages: what is needed and what this reader counts as.
+    sentence: str = ""
 
     @property
     def votes(self) -> str:
@@ -222,20 +230,23 @@ def _marks(kind: str, blocked: str, heading: Mapping[str, Any], *, held: bool) -
     return tuple(marks)
 
 
-def rows_of(packets: QuerySet[Packet], limit: int = PAGE) -> list[Row]:
-    """The first `limit` packets as rows, in at most two queries whatever their number."""
-    found = list(packets.values(*_ROW_VALUES)[:limit])
-    approvals: dict[int, int] = {}
-    several = [each["pk"] for each in found if each["needed"] > 1]
+def rows_of(
+    packets: QuerySet[Packet], limit: int = PAGE, reader: Membership | None = None
+) -> list[Row]:
+    """The first `limit` packets of one tenant as rows, in a few queries whatever their number.
+
+    `reader` is told what they count as, where a gate has stages.
+    """
+    found = list(packets.values(*_ROW_VALUES, "tenant_id")[:limit])
+    several = [each for each in found if each["needed"] > 1 or "gate" in each["heading"]]
+    voters: Mapping[int, Voters] = {}
+    reading: Reader | None = None
     if several:
-        still = Membership.objects.filter(
-            tenant=OuterRef("tenant"), user=OuterRef("person"), user__is_active=True
-        )
-        given = Decision.objects.filter(
-            Exists(still), packet__in=several, verdict=Verdict.APPROVE, round=F("packet__round")
-        )
-        for pk in given.values_list("packet_id", flat=True):
-            approvals[pk] = approvals.get(pk, 0) + 1
+        tenant = Tenant.objects.get(pk=several[0]["tenant_id"])
+        asked = [Asked(each["pk"], each["kind"], each["excluded"]) for each in several]
+        voters = voters_by_packet(tenant, asked)
+        if reader is not None:
+            reading = Reader(reader.user.person_id, routes_of(reader))
     return [
         Row(
             pk=each["pk"],
@@ -253,10 +264,11 @@ def rows_of(packets: QuerySet[Packet], limit: int = PAGE) -> list[Row]:
             expires_at=each["expires_at"],
             settled_at=each["settled_at"],
             needed=each["needed"],
-            approvals=approvals.get(each["pk"], 0),
+            approvals=len(voters.get(each["pk"], ())),
             marks=_marks(
                 each["kind"], each["blocked"], each["heading"], held=each["held_until"] is not None
             ),
+            sentence=row_sentence(each, voters.get(each["pk"], {}), reading),
         )
         for each in found
     ]
@@ -315,10 +327,12 @@ class QueuePage:
     next_cursor: str
 
 
-def queue_page(packets: QuerySet[Packet], filters: Filters, cursor: str = "") -> QueuePage:
-    """One page of these open packets from a place on."""
+def queue_page(
+    packets: QuerySet[Packet], filters: Filters, cursor: str = "", reader: Membership | None = None
+) -> QueuePage:
+    """One page of these open packets from a place on, as `reader` is shown them."""
     packets = after_cursor(filtered(packets, filters), cursor)
-    rows = rows_of(packets, PAGE + 1)
+    rows = rows_of(packets, PAGE + 1, reader)
     if len(rows) <= PAGE:
         return QueuePage(rows, "")
     last = rows[PAGE - 1]
@@ -405,93 +419,10 @@ def first_waiting(member: Membership, but: Packet) -> tuple[uuid.UUID | None, in
 # --- one packet ------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Standing:
-    """What one member is to one packet, in words, and which answers are open to them."""
-
-    words: str
-    may_approve: bool
-    may_hold_back: bool
-    answered: Decision | None = None
-    self_approval: bool = False
-    may_undo: bool = False
-
-    @property
-    def may_answer(self) -> bool:
-        return self.may_approve or self.may_hold_back
-
-
-ROLE_NEEDED = {Permission.PUBLISH: "publisher", Permission.DECIDE: "reviewer"}
-
-
-def standing_of(packet: Packet, member: Membership) -> Standing:
-    """The same rules as `settle_packet`, asked beforehand so that the page can explain them."""
-    if packet.held_until is not None:
-        holding = needed_permission(packet.kind, Verdict.DENY)
-        may_undo = not member.user.is_machine and any(member.may(each) for each in holding)
-        return Standing("It is approved, and can be undone.", False, False, may_undo=may_undo)
-    own = packet.votes().filter(person=member.user).first()
-    if own is not None:
-        return Standing("You have answered. A person counts once.", False, False, own)
-    if member.user.is_machine:
-        return Standing("This is a machine account. It can ask and never decides.", False, False)
-    approving = needed_permission(packet.kind, Verdict.APPROVE)
-    holding = needed_permission(packet.kind, Verdict.DENY)
-    may_approve = any(member.may(each) for each in approving)
-    may_hold_back = any(member.may(each) for each in holding)
-    role = ROLE_NEEDED.get(approving[0], approving[0].value)
-    if not may_approve and not may_hold_back:
-        return Standing(f"You may read it. Deciding needs the role {role}.", False, False)
-    if member.user.person_id in packet.excluded:
-        if packet.tenant.one_person:
-            return Standing(
-                "You asked for this yourself. This tenant has one person, so you may approve it; "
-                "it is labelled self-approved everywhere.",
-                may_approve,
-                may_hold_back,
-                self_approval=True,
-            )
-        return Standing(
-            "You asked for this, own the agent or wrote the rule, so approving is for "
-            "somebody else. You may still hold it back.",
-            False,
-            may_hold_back,
-        )
-    if not may_approve:
-        return Standing(
-            f"You count as a reviewer: you may hold it back. Approving needs the role {role}.",
-            False,
-            True,
-        )
-    last = packet.needed - len(approvers(packet)) <= 1
-    return Standing(
-        f"You count as {role}."
-        + (" Yours is the last answer needed." if last and packet.needed > 1 else ""),
-        True,
-        may_hold_back,
-    )
-
-
-def need_sentence(packet: Packet) -> str:
-    """Who must decide, as a sentence."""
-    if packet.kind == PacketKind.QUESTION:
-        return "One reviewer answers."
-    role = "publisher" if packet.kind == PacketKind.PUBLICATION else "reviewer"
-    among = [str(each) for each in packet.page["gate"].get("roles", ()) if each != role]
-    wanted = f", among them one with the role {', '.join(among)}," if among else ""
-    if packet.needed == 1:
-        return f"One {role}{wanted} who did not ask for it."
-    return f"{packet.needed} different {role}s{wanted} who did not ask for it."
-
-
 def names_of(person_ids: Iterable[int]) -> list[str]:
     return list(
         User.objects.filter(pk__in=list(person_ids)).order_by("name").values_list("name", flat=True)
     )
-
-
-def decisions_of(packet: Packet) -> list[Decision]:
-    return list(packet.decisions.select_related("person").order_by("decided_at"))
 
 
 @dataclass(frozen=True)
@@ -591,7 +522,7 @@ def unknown_calls(tenant: Tenant) -> list[ToolCall]:
 def policy_versions(tenant: Tenant) -> list[PolicyVersion]:
     return list(
         PolicyVersion.objects.filter(tenant=tenant)
-        .select_related("author", "decided_by")
+        .select_related("author", "decided_by", "tenant")
         .order_by("-number")
     )
 

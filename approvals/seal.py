@@ -29,7 +29,14 @@ def heading(page: Mapping[str, Any]) -> dict[str, Any]:
         "checks": {name: each["outcome"] for name, each in page.get("receipts", {}).items()},
         "scopes_added": sum(each["change"] == "added" for each in page.get("scope", ())),
         "egress": page["egress"]["change"],
+        # Who must approve, where that is more than one person of any kind.
+        **({"gate": gate} if (gate := _gate_in_short(page["gate"])) else {}),
     }
+
+
+def _gate_in_short(gate: Mapping[str, Any]) -> dict[str, Any]:
+    named = {name: gate[name] for name in ("stages", "roles") if gate.get(name)}
+    return {"needed": gate["needed"], **named} if named else {}
 
 
 class Fault(StrEnum):

@@ -46,12 +46,10 @@ class PublicationState(StrEnum):
     FAILED = "failed"
 
 
-def after(
-    state: PacketState, verdict: Verdict, *, approvals: int, needed: int
-) -> PacketState | None:
+def after(state: PacketState, verdict: Verdict, *, reached: bool) -> PacketState | None:
     """The state after one more answer, or None where no answer is possible any more.
 
-    `approvals` counts people who approved, this answer included.
+    `reached`: those who approved, this answer included, are enough.
     """
     if state is not PacketState.OPEN:
         return None
@@ -59,4 +57,4 @@ def after(
         return PacketState.DENIED
     if verdict is Verdict.REQUEST_CHANGES:
         return PacketState.CHANGES_REQUESTED
-    return PacketState.APPROVED if approvals >= needed else PacketState.OPEN
+    return PacketState.APPROVED if reached else PacketState.OPEN

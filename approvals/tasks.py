@@ -17,6 +17,7 @@ from approvals import (
     deletion,
     opening,
     publishing,
+    reachable,
     retention,
     undo,
 )
@@ -149,6 +150,18 @@ def sweep_evidence(_: int = 0) -> str:
         except Exception:
             logger.exception("no checkpoint of %s; the next sweep asks again", tenant.slug)
     return f"{signed} signed"
+
+
+@shared_task(name=Job.SWEEP_QUORUMS.value)
+def sweep_quorums(_: int = 0) -> str:
+    """Warn of rules in force that a tenant's people can no longer satisfy."""
+    changed = 0
+    for tenant in Tenant.objects.filter(deleted_at=None).order_by("pk").iterator():
+        try:
+            changed += reachable.sweep_tenant(tenant)
+        except Exception:
+            logger.exception("quorums of %s; the next sweep asks again", tenant.slug)
+    return f"{changed} changed"
 
 
 def _each(close: Callable[[int], object], row_id: int) -> None:

@@ -7,13 +7,18 @@ import uuid
 from django.db import transaction
 
 from approvals import errors
+from approvals.counting import (
+    hold_still,
+    needed_permission,
+    quorum_of,
+    seats_of,
+    voters_of,
+)
 from approvals.deciding import (
-    approvals_of,
     damage,
     demand_allowed,
     lockable,
     locked_packet,
-    needed_permission,
     still_member,
     whole,
 )
@@ -83,7 +88,8 @@ def release_packet(packet_id: int) -> bool:
     try:
         if not whole(packet):
             raise damage(packet)(number=packet.number)
-        if approvals_of(packet) < packet.needed:
+        hold_still(packet)
+        if not quorum_of(packet).reached(voters_of(packet)):
             raise errors.TooFewNow(number=packet.number)
         demand_allowed(packet, run)
     except Refusal as refusal:
@@ -91,7 +97,7 @@ def release_packet(packet_id: int) -> bool:
         note_hold(packet, run, "hold_ended", reason=str(refusal), round=packet.round)
         tell(packet)
         return False
-    note_hold(packet, run, "released")
+    note_hold(packet, run, "released", by=None, **seats_of(packet))
     end_packet(packet, run, PacketState.APPROVED, last.comment, last.person, now)
     tell(packet)
     return True

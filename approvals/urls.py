@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from django.urls import URLPattern, URLResolver, path
 
-from approvals import bundle_views, deletion_views, policy_views, retention_views, views
+from approvals import (
+    bundle_views,
+    deletion_views,
+    group_views,
+    policy_views,
+    retention_views,
+    views,
+)
 from approvals.consumers import PacketSocket, QueueSocket
 from portal.sockets import socket
 
@@ -14,6 +21,14 @@ _PACKET = f"{_T}packets/<uuid:public_id>/"
 _CANDIDATE = f"{_T}candidates/<uuid:public_id>/"
 _PUBLICATION = f"{_T}publications/<uuid:public_id>/"
 urlpatterns: list[URLPattern | URLResolver] = [
+    path(f"{_T}people/groups/", group_views.groups, name="groups"),
+    path(f"{_T}people/groups/new/", group_views.group_new, name="group_new"),
+    path(f"{_T}people/groups/of/<slug:handle>/", group_views.group_edit, name="group_edit"),
+    path(
+        f"{_T}people/groups/of/<slug:handle>/delete/",
+        group_views.group_delete,
+        name="group_delete",
+    ),
     path(f"{_T}delete/", deletion_views.delete, name="delete"),
     path(f"{_T}evidence/bundle.jsonl", bundle_views.export, name="bundle"),
     path(f"{_T}evidence/check/", bundle_views.check, name="bundle_check"),

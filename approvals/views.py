@@ -16,7 +16,18 @@ from django.urls import reverse
 from django.utils import timezone
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
-from approvals import confirm, deciding, publishing, queries, reviewing, scopes, undo, withdraw
+from approvals import (
+    confirm,
+    deciding,
+    publishing,
+    queries,
+    reachable,
+    reviewing,
+    scopes,
+    undo,
+    withdraw,
+)
+from approvals import standing as standings
 from approvals.access import (
     access_call,
     access_candidate,
@@ -69,7 +80,7 @@ def queue(request: TenantRequest) -> HttpResponse:
         page = queries.decided_page(member, filters, asked_number(request, "before"))
     else:
         shown = own if filters.scope == "mine" else waiting
-        page = queries.queue_page(shown, filters, request.GET.get("after", ""))
+        page = queries.queue_page(shown, filters, request.GET.get("after", ""), member)
     kept = {key: value for key, value in (("kind", filters.kind), ("q", filters.text)) if value}
     context = {
         "filters": filters,
@@ -88,6 +99,7 @@ def queue(request: TenantRequest) -> HttpResponse:
         "today": queries.decided_by_me_today(member)
         if counts["today"] and filters.scope == "mine" and not page.next_cursor
         else [],
+        "unreachable": reachable.warned(member.tenant) if member.may(Permission.MANAGE) else [],
         "handed": recovery.handed_to(member) if counts["handed"] and not decided else [],
     }
     return render(request, "approvals/queue.html", context)
@@ -144,7 +156,7 @@ def _tabs_of(packet: Packet) -> list[str]:
 
 def _state_context(request: TenantRequest, packet: Packet) -> dict[str, Any]:
     """What of a packet's page can change while somebody reads it."""
-    standing = queries.standing_of(packet, request.membership)
+    standing = standings.standing_of(packet, request.membership)
     is_open = packet.state == PacketState.OPEN
     context: dict[str, Any] = {
         "packet": packet,
@@ -152,9 +164,10 @@ def _state_context(request: TenantRequest, packet: Packet) -> dict[str, Any]:
         "is_open": is_open,
         "out_of_time": is_open and not packet.held_until and timezone.now() >= packet.expires_at,
         "standing": standing,
-        "need": queries.need_sentence(packet),
-        "decisions": queries.decisions_of(packet),
-        "seats": range(packet.needed - len(deciding.approvers(packet)) if is_open else 0),
+        "need": standings.need_sentence(packet, request.membership),
+        "votes": standings.votes_of(packet),
+        "places": standings.empty_places(packet),
+        "unreachable": reachable.of_packet(packet) if is_open and not packet.held_until else "",
         "publication": queries.publication_of(packet),
         "withdrawn": queries.withdrawal_of(packet),
         "credential_uses": scopes.uses_of(packet),
@@ -515,7 +528,7 @@ def publication(request: TenantRequest, public_id: uuid.UUID) -> HttpResponse:
         "publication": found,
         "run": found.run,
         "packet": found.packet,
-        "decisions": found.packet.votes().select_related("person").order_by("decided_at"),
+        "votes": [each for each in standings.votes_of(found.packet) if not each.void],
         "form": SettleForm(),
     }
     return render(request, "approvals/publication.html", context)

@@ -36,6 +36,7 @@ app.conf.beat_schedule |= {
     for job, seconds in (
         (Job.SWEEP_RETENTION, settings.RETENTION_SECONDS),
         (Job.SWEEP_EVIDENCE, settings.CHECKPOINT_SECONDS),
+        (Job.SWEEP_QUORUMS, settings.QUORUM_SECONDS),
     )
 }
 

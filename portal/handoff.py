@@ -31,6 +31,7 @@ class Job(StrEnum):
     SWEEP_APPROVALS = "approvals.sweep"
     SWEEP_RETENTION = "approvals.sweep_retention"
     SWEEP_EVIDENCE = "approvals.sweep_evidence"
+    SWEEP_QUORUMS = "approvals.sweep_quorums"
 
 
 _carriers: list[Callable[[Job, int], None]] = []

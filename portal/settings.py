@@ -275,6 +275,9 @@ RUN_JUDGE = "approvals.judge.TenantJudge"
 RETENTION_SECONDS = 3600
 # How often it is signed where the audit logs stand that went on.
 CHECKPOINT_SECONDS = 3600
+# How often it is asked whether people could still satisfy the rules in force: more often than each
+# night, because a worker that ends and begins again would miss the one hour of a day.
+QUORUM_SECONDS = 3600
 # How long the host of a source is asked where its branch stands, when a run parks or goes on.
 SOURCE_HEAD_SECONDS = 20
 

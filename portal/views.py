@@ -211,6 +211,7 @@ EVIDENCE_KINDS = (
     ("policy.", "Policies"),
     ("member.", "People"),
     ("passkey.", "Passkeys"),
+    ("group.", "Groups"),
 )
 
 

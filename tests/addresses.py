@@ -8,6 +8,7 @@ from typing import Any
 
 from django.urls import URLPattern, URLResolver, get_resolver, reverse
 
+from approvals import groups
 from approvals.models import Publication
 from portal.models import AuditEntry, Membership
 from portal.roles import Role
@@ -127,6 +128,10 @@ ADDRESSES: Mapping[str, Entry] = {
     "approvals:call_settle": Entry(PUBLISHERS, 405, 400),
     # Who may is asked with the row locked.
     "approvals:secret_settle": Entry(EVERYBODY, 405, 400),
+    "approvals:groups": PAGE,
+    "approvals:group_new": Entry(ADMINS, 405, 422),
+    "approvals:group_edit": Entry(ADMINS, 200, 422),
+    "approvals:group_delete": Entry(ADMINS, 405, 302),
     "approvals:delete": Entry(ADMINS, 200, 422),
     "approvals:retention": PAGE,
     "approvals:retention_times": Entry(ADMINS, 405, 422),
@@ -180,6 +185,8 @@ class Things:
         call = ToolCall.objects.filter(run=run).first()
         assert call is not None
         change = retired_source(walk)
+        for handle in ("security", "crowd"):
+            groups.make_group(handle, handle.title(), [more.pk], member=walk.cast.max)
         number = {"number": run.version.number}
         parts: dict[str, Mapping[str, object]] = {
             "portal:member": {"pk": more.pk},
@@ -200,6 +207,8 @@ class Things:
             "approvals:publication": {"public_id": publication.public_id},
             "approvals:call": {"pk": call.pk},
             "approvals:secret": {"public_id": lost_use(run).public_id},
+            "approvals:group_edit": {"handle": "security"},
+            "approvals:group_delete": {"handle": "crowd"},
             "approvals:hold": {"pk": 10**9},
             "approvals:polic": {"number": 1},
         }
@@ -215,6 +224,7 @@ class Things:
             for prefix, parts in self.parts.items()
         }
         changed["approvals:polic"] = {"number": 10**9}
+        changed |= {name: {"handle": "none"} for name in changed if ":group_" in name}
         return Things(self.cast, changed, self.marks)
 
     @staticmethod

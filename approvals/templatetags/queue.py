@@ -32,6 +32,7 @@ def _lasting(row: Row, address: str) -> tuple[str, str]:
     the key.
     """
     marks = "".join(_mark(*each) for each in row.marks)
+    need = f'<p class="row-need">{shown(row.sentence)}</p>' if row.sentence else ""
     href = address.replace(_PLACE, str(row.public_id))
     return (
         f'<li class="row" id="packet-{row.public_id}" data-row="{row.public_id}">'
@@ -42,7 +43,7 @@ def _lasting(row: Row, address: str) -> tuple[str, str]:
         f'<a class="row-link" href="{href}">{effect_words(row.effect, row.emphasis)}</a></p>'
         f'<p class="row-meta"><span><code>{shown(row.tool)}</code></span>'
         f"<span>{shown(row.agent)}, for {named(row.requested_by)}</span>"
-        f"<span>run {row.run_number}</span></p></div>"
+        f"<span>run {row.run_number}</span></p>{need}</div>"
         f'<p class="row-marks">{marks}</p></div>'
         f'<div class="row-side">{_mark("hourglass", row.votes, "wait")}',
     )

@@ -143,9 +143,9 @@ when { context.outward };
 
 def test_the_people_and_roles_that_a_rule_of_the_policy_wants(walk: Walk) -> None:
     admin = walk.cast.member("Second Admin", [Role.ADMIN])
+    chief = walk.cast.member("Chief Reviewer", [Role.REVIEWER, Role.ADMIN])
     version = propose_policy(DEFAULT_POLICY + RULES, member=walk.cast.max)
     decide_policy(version, approve=True, seen=version.digest, member=admin)
-    chief = walk.cast.member("Chief Reviewer", [Role.REVIEWER, Role.ADMIN])
     packet = walk.to_call()
     assert packet.needed == 2
     assert packet.page["gate"]["roles"] == ["admin"]

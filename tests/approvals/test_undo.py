@@ -266,4 +266,4 @@ def test_a_hold_on_a_rule_that_asks_nobody_is_refused() -> None:
 
 def test_the_longest_hold_of_several_rules_counts() -> None:
     assert joined([Demands(hold=60), Demands(hold=7200), Demands()]).hold == 7200
-    assert joined([]).sealed() == {"needed": 1, "roles": []}
+    assert joined([]).sealed({}) == {"needed": 1, "roles": []}

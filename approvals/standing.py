@@ -1,0 +1,215 @@
+"""Who must decide a packet, who is there already, and what one reader counts as, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from approvals.counting import needed_permission, quorum_of, routes_of, voters_of
+from approvals.models import Decision, Packet
+from approvals.quorum import Quorum, Voters, listed
+from approvals.states import PacketKind, PacketState, Verdict
+from portal.models import Membership
+from portal.roles import Permission
+
+
+@dataclass(frozen=True)
+class Standing:
+    """What one member is to one packet, in words, and which answers are open to them."""
+
+    words: str
+    may_approve: bool
+    may_hold_back: bool
+    answered: Decision | None = None
+    self_approval: bool = False
+    may_undo: bool = False
+
+    @property
+    def may_answer(self) -> bool:
+        return self.may_approve or self.may_hold_back
+
+
+ROLE_NEEDED = {Permission.PUBLISH: "publisher", Permission.DECIDE: "reviewer"}
+
+
+def standing_of(packet: Packet, member: Membership) -> Standing:
+    """The same rules as `settle_packet`, asked beforehand so that the page can explain them."""
+    if packet.held_until is not None:
+        holding = needed_permission(packet.kind, Verdict.DENY)
+        may_undo = not member.user.is_machine and any(member.may(each) for each in holding)
+        return Standing("It is approved, and can be undone.", False, False, may_undo=may_undo)
+    own = packet.votes().filter(person=member.user).first()
+    if own is not None:
+        return Standing("You have answered. A person counts once.", False, False, own)
+    if member.user.is_machine:
+        return Standing("This is a machine account. It can ask and never decides.", False, False)
+    approving = needed_permission(packet.kind, Verdict.APPROVE)
+    holding = needed_permission(packet.kind, Verdict.DENY)
+    may_approve = any(member.may(each) for each in approving)
+    may_hold_back = any(member.may(each) for each in holding)
+    role = ROLE_NEEDED.get(approving[0], approving[0].value)
+    if not may_approve and not may_hold_back:
+        return Standing(f"You may read it. Deciding needs the role {role}.", False, False)
+    counts = quorum_of(packet).counts(routes_of(member))
+    if member.user.person_id in packet.excluded:
+        if packet.tenant.one_person:
+            return Standing(
+                "You asked for this yourself. This tenant has one person, so you may approve it; "
+                "it is labelled self-approved everywhere.",
+                may_approve and counts,
+                may_hold_back,
+                self_approval=True,
+            )
+        return Standing(
+            "You asked for this, own the agent or wrote the rule, so approving is for "
+            "somebody else. You may still hold it back.",
+            False,
+            may_hold_back,
+        )
+    if not may_approve:
+        return Standing(
+            f"You count as a reviewer: you may hold it back. Approving needs the role {role}.",
+            False,
+            True,
+        )
+    return Standing(_place_of(packet, member, role), counts, may_hold_back)
+
+
+def _place_of(packet: Packet, member: Membership, role: str) -> str:
+    """What the approval of somebody who may give one would be."""
+    quorum, voters = quorum_of(packet), voters_of(packet)
+    person, routes = member.user.person_id, routes_of(member)
+    if not quorum.counts(routes):
+        wanted = listed([stage.whose for stage in quorum.stages], "or")
+        return f"Approving is for people {wanted}. You may still hold it back."
+    last = packet.needed > 1 and packet.needed - len(voters) <= 1
+    if quorum.stages:
+        if not quorum.helps(person, routes, voters):
+            return "Your place is filled already: approving would only stand by for it."
+        last = bool(voters) and quorum.reached({**voters, person: routes})
+        words = "Your approval fills a place." if quorum.eligible(routes) else "You may approve it."
+    else:
+        words = f"You count as {role}."
+    return f"{words}{' Yours is the last answer needed.' if last else ''}"
+
+
+# --- The sentence ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Reader:
+    """Whoever reads a sentence and may approve: by primary key, with their routes."""
+
+    person: int
+    routes: Collection[str]
+
+
+def approver_word(kind: str) -> str:
+    """Who approves a packet of this kind."""
+    return "publisher" if kind == PacketKind.PUBLICATION else "reviewer"
+
+
+def stage_sentence(
+    quorum: Quorum, voters: Voters, others: str, reader: Reader | None = None
+) -> str:
+    """`Needs one of Security and one of Owners; you count as Security.`"""
+    parts = [f"Needs {quorum.wanted(others)}"]
+    if voters:
+        still = quorum.still(voters, others)
+        parts.append(f"{still} still missing" if still else "all of them are there")
+    if reader is not None:
+        names = [quorum.stages[at].name for at in quorum.eligible(reader.routes)]
+        if reader.person in voters:
+            parts.append("you have approved")
+        elif not quorum.counts(reader.routes):
+            parts.append("you count for nothing here")
+        else:
+            parts.append(f"you count as {listed(names, 'or') or 'one more'}")
+    return "; ".join(parts) + "."
+
+
+def need_sentence(packet: Packet, member: Membership | None = None) -> str:
+    """Who must decide, as a sentence; with what the member counts as where there are stages."""
+    if packet.kind == PacketKind.QUESTION and not quorum_of(packet).stages:
+        return "One reviewer answers."
+    role, quorum = approver_word(packet.kind), quorum_of(packet)
+    if quorum.stages:
+        if packet.state != PacketState.OPEN:
+            return stage_sentence(quorum, {}, role)
+        return stage_sentence(quorum, voters_of(packet), role, _reader(packet, member))
+    among = [each for each in quorum.roles if each != role]
+    wanted = f", among them one with the role {', '.join(among)}," if among else ""
+    if packet.needed == 1:
+        return f"One {role}{wanted} who did not ask for it."
+    return f"{packet.needed} different {role}s{wanted} who did not ask for it."
+
+
+def _reader(packet: Packet, member: Membership | None) -> Reader | None:
+    if member is None or not any(
+        member.may(each) for each in needed_permission(packet.kind, Verdict.APPROVE)
+    ):
+        return None
+    excluded = member.user.person_id in packet.excluded and not packet.tenant.one_person
+    return None if excluded else Reader(member.user.person_id, routes_of(member))
+
+
+def row_sentence(row: Mapping[str, Any], voters: Voters, reader: Reader | None) -> str:
+    """The sentence of an open packet in a list, from its heading; nothing without stages."""
+    gate = row["heading"].get("gate")
+    if gate is None or row["state"] != PacketState.OPEN or not gate.get("stages"):
+        return ""
+    if reader is not None and reader.person in row["excluded"]:
+        reader = None
+    return stage_sentence(Quorum.of_gate(gate), voters, approver_word(row["kind"]), reader)
+
+
+# --- Votes and places -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Vote:
+    """An answer, and what it counts for where a gate has stages. It is void in a later round."""
+
+    decision: Decision
+    stage: str = ""
+    void: bool = False
+
+
+def votes_of(packet: Packet) -> list[Vote]:
+    """Every answer, oldest first, with the stage it fills: now, or when it was approved."""
+    decisions = list(packet.decisions.select_related("person").order_by("decided_at"))
+    quorum = quorum_of(packet)
+    if not quorum.stages:
+        return [Vote(each, void=each.round != packet.round) for each in decisions]
+    names = {stage.route: stage.name for stage in quorum.stages}
+    voters: Voters = {}
+    if packet.state == PacketState.OPEN:
+        voters = voters_of(packet)
+        filled = {person: quorum.stages[at].name for person, at in quorum.filled(voters).items()}
+    else:
+        filled = {person: names.get(route, route) for person, route in packet.filled}
+    votes = []
+    for each in decisions:
+        words, void = "", each.round != packet.round
+        if not void and each.verdict == Verdict.APPROVE:
+            if each.person_id in filled:
+                words = f"for {filled[each.person_id]}"
+            elif packet.state == PacketState.OPEN:
+                counts = quorum.counts(voters.get(each.person_id, ()))
+                words = "fills no stage" if counts else "does not count any more"
+        votes.append(Vote(each, words, void))
+    return votes
+
+
+def empty_places(packet: Packet) -> list[str]:
+    """What every approval that is missing would be: `One of Security`, `One more`."""
+    if packet.state != PacketState.OPEN:
+        return []
+    quorum, voters = quorum_of(packet), voters_of(packet)
+    places = [
+        f"One {stage.whose}"
+        for stage, missing in zip(quorum.stages, quorum.missing(voters), strict=True)
+        for _ in range(missing)
+    ]
+    return places + ["One more"] * quorum.still_free(voters)
