@@ -273,6 +273,7 @@ def _decision_body(decision: Decision) -> dict[str, Any]:
         "comment": decision.comment,
         "self_approved": decision.self_approved,
         "at": decision.decided_at.isoformat(),
+        **({"signature": decision.signature} if decision.signature is not None else {}),
     }
 
 

@@ -10,7 +10,17 @@ from datetime import datetime, timedelta
 from django.db import transaction
 from django.db.models import QuerySet
 
-from approvals import confirm, egress, errors, publication, resume, scopes, seal
+from approvals import (
+    confirm,
+    egress,
+    errors,
+    publication,
+    resume,
+    scopes,
+    seal,
+    signatures,
+    signing,
+)
 from approvals.counting import (
     hold_still,
     needed_permission,
@@ -25,7 +35,7 @@ from approvals.judge import TenantJudge, policy_in_force
 from approvals.models import Decision, Packet
 from approvals.quorum import listed
 from approvals.states import PacketKind, PacketState, Verdict, after
-from portal import audit
+from portal import audit, passkeys
 from portal.canonical import digest
 from portal.clock import database_now
 from portal.errors import BadInput, NotAllowed, NotFound, Refusal
@@ -45,7 +55,8 @@ COMMENT_LIMIT = 10_000
 class Answer:
     """What one person sends: the verdict, the digest it was made on, words, the form's token.
 
-    `typed` is what the page asks to type where approving needs a second look.
+    `typed` is what the page asks to type where approving needs a second look, and `passkey` what
+    the browser returned where a passkey is asked for, as JSON.
     """
 
     verdict: Verdict
@@ -53,6 +64,7 @@ class Answer:
     comment: str = ""
     token: str = ""
     typed: str = ""
+    passkey: str = ""
 
 
 # What a person may send back: the agent can propose it anew. The rest is wanted as it is, or not.
@@ -77,6 +89,8 @@ _TELLING = (
     errors.PacketDamaged,
     errors.OwnRequest,
     errors.MachineMayNotDecide,
+    passkeys.PasskeyRefused,
+    passkeys.PasskeyCopied,
 )
 
 
@@ -111,8 +125,10 @@ def _settle(public_id: uuid.UUID, answer: Answer, *, member: Membership) -> Pack
     now = database_now()
     _still_decidable(packet, answer, run, now)
     self_approved = _four_eyes(packet, answer, present)
-    acknowledged = 0
+    acknowledged, signature = 0, None
     if answer.verdict is Verdict.APPROVE:
+        # Before anything of the tenant is locked: whoever removes the key locks it in this order.
+        signature = signing.signature_of(packet, answer.passkey, present.user)
         _counts(packet, present)
         demand_allowed(packet, run)
         acknowledged = _acknowledged(packet, answer)
@@ -125,6 +141,7 @@ def _settle(public_id: uuid.UUID, answer: Answer, *, member: Membership) -> Pack
         round=packet.round,
         comment=answer.comment,
         token=answer.token,
+        signature=signature,
         self_approved=self_approved,
         decided_at=now,
     )
@@ -168,6 +185,8 @@ def _settle(public_id: uuid.UUID, answer: Answer, *, member: Membership) -> Pack
         **stage,
         # Who fills which stage can shift while others answer, so the last answer tells it of all.
         **(seats_of(packet) if state is PacketState.APPROVED else {}),
+        **({"signature": digest(signature)} if signature else {}),
+        **({"key": signatures.key_of(signature)} if signature else {}),
     )
     if state is PacketState.APPROVED and (hold := hold_of(packet.page["gate"])):
         begin_hold(packet, run, now + timedelta(seconds=hold))
@@ -309,9 +328,14 @@ def _four_eyes(packet: Packet, answer: Answer, member: Membership) -> bool:
 
 
 def demand_allowed(packet: Packet, run: Run) -> None:
-    """Ask policy again: what it denies now is not approved, whatever it said before."""
+    """Ask policy again: what it denies now is not approved, whatever it said before.
+
+    Nor is it on the strength of an earlier vote that no passkey signed where one was demanded.
+    """
     if packet.blocked:
         raise errors.ApprovalBlocked(number=packet.number, reason=packet.blocked)
+    for _, why in signing.unsigned(packet):
+        raise errors.VoteNotSigned(number=packet.number, reason=why)
     contract = lifecycle.contract_of(run)
     if packet.call is not None:
         call = packet.call

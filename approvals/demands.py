@@ -16,7 +16,7 @@ from approvals.quorum import listed, number_word
 from portal.roles import GRANTS, Permission
 
 MOST_PEOPLE = 10
-ANNOTATIONS = ("needs", "role", "stages", "hold")
+ANNOTATIONS = ("needs", "role", "stages", "hold", "passkey")
 LONGEST_HOLD = 7 * 86400
 _COUNT = re.compile(r"\d{1,9}")
 _DECIDING = {Permission.DECIDE, Permission.PUBLISH, Permission.MANAGE}
@@ -59,12 +59,14 @@ class Demands:
     """So many people must approve, fill all `stages`, and for each of `roles` one must hold it.
 
     For `hold` seconds after the last approval nothing happens yet, and it can be undone.
+    With `passkey` every one of them signs the packet's digest with a passkey of their own.
     """
 
     people: int = 1
     roles: tuple[str, ...] = ()
     stages: tuple[Stage, ...] = ()
     hold: int = 0
+    passkey: bool = False
 
     def sealed(self, groups: Groups) -> dict[str, Any]:
         """As the gate on a packet's page has it."""
@@ -73,6 +75,8 @@ class Demands:
             gate["stages"] = [stage.sealed(groups) for stage in self.stages]
         if self.hold:
             gate["hold_seconds"] = self.hold
+        if self.passkey:
+            gate["passkey"] = "required"
         return gate
 
     @property
@@ -104,6 +108,7 @@ def read(notes: Notes) -> Demands:
         people=int(notes.get("needs") or 1),
         roles=(role,) if role else (),
         hold=seconds(hold) or 0 if hold else 0,
+        passkey=notes.get("passkey") == "required",
     )
     stages, _ = _stages(notes.get("stages"))
     return joined([needed, Demands(stages=tuple(stages))])
@@ -135,6 +140,7 @@ def joined(several: Iterable[Demands], *, least: int = 1) -> Demands:
         roles=tuple(sorted({role for each in every for role in each.roles})),
         stages=tuple(Stage(kind, name, count) for (kind, name), count in most.items()),
         hold=max([0, *(each.hold for each in every)]),
+        passkey=any(each.passkey for each in every),
     )
 
 
@@ -182,6 +188,9 @@ def faults(notes: Notes, *, asks: bool) -> list[tuple[str, str, str]]:
     if "stages" in notes:
         # Written without a text it is None, and would demand nothing.
         found += [("stages", *fault) for fault in _stages(notes["stages"] or "")[1]]
+    if "passkey" in notes and notes["passkey"] != "required":
+        reason = f'@passkey("{notes["passkey"] or ""}") demands nothing.'
+        found.append(("passkey", reason, 'Write @passkey("required"), or leave it out.'))
     given = [name for name in ANNOTATIONS if notes.get(name) is not None]
     if given and not asks:
         found.append(

@@ -129,6 +129,23 @@ class NeedsTyped(Refusal):
     text = "{why} Type “{word}” to approve it all the same. Nothing was decided."
 
 
+class NeedsPasskey(Refusal):
+    code = "approvals.needs_passkey"
+    status = 422
+    text = (
+        "Approving this takes your passkey, which only the browser can ask for: with JavaScript, "
+        "and with a passkey on your account (Settings, Passkeys). Nothing was decided."
+    )
+
+
+class VoteNotSigned(Refusal):
+    code = "approvals.vote_not_signed"
+    text = (
+        "An approval of packet {number} is stored that no passkey signed, although its rule "
+        "demands that: {reason}. Nothing was decided. Deny it, and look at the evidence."
+    )
+
+
 class WordsTooLong(Refusal):
     code = "approvals.words_too_long"
     status = 422

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from approvals import receipt, seal
+from approvals import receipt, seal, signing
 from approvals.models import Decision, Packet, Publication, Removal
 from portal import audit, blobs
 from portal.models import Tenant
@@ -76,6 +76,8 @@ def _packet(packet: Packet) -> Iterator[str]:
     others = Decision.objects.filter(packet=packet).exclude(digest=packet.digest)
     if others.exists():
         yield f"a decision on packet {packet.number} was made on another digest"
+    for decision, why in signing.unsigned(packet):
+        yield f"no passkey signed decision {decision.pk} on packet {packet.number}: {why}"
 
 
 def _receipt(publication: Publication) -> Iterator[str]:

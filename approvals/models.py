@@ -295,6 +295,9 @@ class Decision(models.Model):
     comment = models.TextField(blank=True)
     # The form's one-time token: the same click sent twice is one decision.
     token = models.CharField(max_length=64, blank=True)
+    # Where a passkey was demanded: what it signed, the signature and the public key as it was
+    # then (`approvals.signatures`), so that no table and no person is needed to check it.
+    signature = models.JSONField(null=True, blank=True)
     self_approved = models.BooleanField(default=False)
     decided_at = models.DateTimeField()
 

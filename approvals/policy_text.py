@@ -12,9 +12,11 @@ A policy is Cedar text. Beside Cedar's own grammar these annotations are known:
 filled, each by so many people of a group or with a role; a person fills one place |
 | `@hold("15m")` | on the same: so long after the last approval nothing happens, and whoever may \
 decide can undo it (`s`, `m`, `h`, `d`; up to 7 days) |
+| `@passkey("required")` | on the same: each of them signs the packet's digest with a passkey |
 
 What all rules that spoke demand holds together: the most people, every role, every stage, and of \
-one group or role the most people that one of them wants; the longest hold.
+one group or role the most people that one of them wants; the longest hold; a \
+passkey where one rule does.
 """
 
 from __future__ import annotations

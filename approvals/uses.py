@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from approvals import seal
+from approvals import seal, signing
 from approvals.models import Packet
 from approvals.states import PacketKind, PacketState, Verdict
 
@@ -52,6 +52,8 @@ def why_void(
     given = packet.votes().filter(verdict=Verdict.APPROVE)
     if given.exclude(digest=packet.digest).exists():
         return Void("decision_on_another_page", f"A decision on {name} was made on another page.")
+    for _, why in signing.unsigned(packet):
+        return Void("not_signed", f"No passkey signed an approval of {name}: {why}.")
     if unused and packet.used_at is not None:
         return Void("used_already", f"{name} was used already.")
     if not in_time:

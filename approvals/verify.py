@@ -1,8 +1,8 @@
 """Check a bundle of evidence: `python -m approvals.verify BUNDLE [--key KEY]...`.
 
-Needs no database, no network and no framework: of this project it imports the canonical form and
-the envelopes, of others `rfc8785` and `cryptography`. It reads once, a line at a time, and keeps
-nothing of what it has read.
+Needs no database, no network and no framework: of this project it imports the canonical form, the
+envelopes and the signatures of passkeys, of others `rfc8785` and `cryptography`. It reads once, a
+line at a time, and keeps nothing of what it has read, but which open packets demand a passkey.
 
 A bundle is one file of lines, each of them
 
@@ -15,7 +15,8 @@ the order in which they stand:
     audit       one line of the audit log; `previous` is the hash of the line before
     withheld    number, hash and `previous` of a line that this bundle does not show
     packet      behind the line that opened it: the page as it was shown
-    decision    behind the line that tells of it
+    decision    behind the line that tells of it; where a rule demanded a passkey, with what the
+                browser signed, the signature and the public key (`approvals.signatures`)
     check       behind the line that tells of them: the receipt of one check of a candidate
     receipt     behind the line that tells of the publication: an in-toto statement, signed
     checkpoint  behind the line it speaks of: where the chain was, signed
@@ -40,6 +41,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import IO, Any
 
+from approvals import signatures
+from approvals.signatures import Judged
 from portal.canonical import canonical, digest, parsed
 from portal.dsse import opened, public_key
 from portal.evidence import CHECKPOINT_TYPE, GENESIS
@@ -59,6 +62,10 @@ VERDICTS = {
     "packet.denied": "deny",
     "packet.changes_requested": "request_changes",
 }
+# What it says of a packet that ended without a decision.
+UNDECIDED = frozenset(
+    f"packet.{word}" for word in ("expired", "withdrawn", "cancelled", "superseded")
+)
 # The kind of what stands behind a line of the audit log, by the line's action.
 DETAILS = {
     "packet.opened": "packet",
@@ -113,6 +120,8 @@ class Report:
     # The keys that signed the end, and whether one that the caller trusts leads to them.
     signers: tuple[str, ...] = ()
     vouched: bool = False
+    # Decisions that a passkey signed, and whose signature is of exactly what was decided.
+    passkeys: int = 0
 
     @property
     def holds(self) -> bool:
@@ -135,6 +144,7 @@ class Report:
             "counts": self.counts,
             "audit": {"first": self.first, "last": self.last, "hash": self.head},
             "signed_with": list(self.signers),
+            "signed_by_passkey": self.passkeys,
         }
 
 
@@ -166,11 +176,17 @@ class _Chain:
 class Verifier:
     """Takes the lines of one bundle in turn, then tells what holds.
 
-    `keys` are the public keys that somebody vouches for, in hexadecimal.
+    `keys` are the public keys that somebody vouches for, in hexadecimal. `on_decision` is told of
+    every decision, as it is read.
     """
 
-    def __init__(self, keys: Iterable[str] = ()) -> None:
+    def __init__(
+        self,
+        keys: Iterable[str] = (),
+        on_decision: Callable[[Judged], object] = lambda judged: None,
+    ) -> None:
         self.report = Report()
+        self._on_judged = on_decision
         self._given = frozenset(keys)
         self._trusted = set(self._given)
         self._number = 0
@@ -182,6 +198,9 @@ class Verifier:
         # The line of the audit log whose details are to come, and how many of them.
         self._entry: Mapping[str, Any] = {}
         self._owed = 0
+        # Packets that may still be approved, and only with a passkey: whether they have a hold,
+        # and so may be open again after they were approved.
+        self._demanding: dict[str, bool] = {}
         self._closed = False
         self._handlers: dict[str, Callable[[Any, str], None]] = {
             "audit": self._on_audit,
@@ -270,6 +289,8 @@ class Verifier:
         if body.get("tenant") != self._tenant_key:
             self._wrong("the audit line is another tenant's")
         kind = details_of(body)
+        if body.get("action") in UNDECIDED:
+            self._demanding.pop(str(body.get("subject")), None)
         if kind:
             self._entry = body
             facts = _facts(body)
@@ -307,6 +328,9 @@ class Verifier:
             return
         self._same("packet", self._entry.get("subject"), f"packet:{body.get('key')}", "subject")
         self._same("packet", facts.get("digest"), _digest(body.get("page")), "page")
+        gate = _mapping(_mapping(body.get("page")).get("gate"))
+        if gate.get("passkey"):
+            self._demanding[str(self._entry.get("subject"))] = "hold_seconds" in gate
         if "words" in facts:
             words = _digest(body.get("agent_words"))
             self._same("packet", facts["words"], words, "words of the agent")
@@ -328,6 +352,24 @@ class Verifier:
         self._same("decision", facts.get("comment"), comment, "comment")
         alone = body.get("self_approved")
         self._same("decision", facts.get("self_approved"), alone, "mark “self-approved”")
+        signature = body.get("signature")
+        told = "" if signature is None else _digest(signature)
+        self._same("decision", facts.get("signature", ""), told, "signature by a passkey")
+        judged = signatures.judged(self._number, body)
+        self.report.passkeys += judged.signed
+        if judged.fault:
+            self._wrong(
+                f"no passkey signed the decision behind audit line {self._audit.seq}: "
+                f"{judged.fault}"
+            )
+        subject = str(entry.get("subject"))
+        if judged.verdict == "approve" and subject in self._demanding and signature is None:
+            self._wrong(
+                f"the decision behind audit line {self._audit.seq} takes a passkey, and has none"
+            )
+        if facts.get("result") != "open" and not self._demanding.get(subject):
+            self._demanding.pop(subject, None)
+        self._on_judged(judged)
 
     def _on_check(self, body: dict[str, Any], said: str) -> None:
         facts = self._detail("check", body)
@@ -492,9 +534,13 @@ def _shown(value: object) -> str:
     return ascii(value)[:80].strip("'")
 
 
-def verified(lines: Iterable[bytes], keys: Iterable[str] = ()) -> Report:
+def verified(
+    lines: Iterable[bytes],
+    keys: Iterable[str] = (),
+    on_decision: Callable[[Judged], object] = lambda judged: None,
+) -> Report:
     """The report on the lines of a bundle. Raises `NoBundle`."""
-    verifier = Verifier(keys)
+    verifier = Verifier(keys, on_decision)
     for line in lines:
         verifier.take(line)
     return verifier.finish()
@@ -511,6 +557,9 @@ def told(report: Report) -> str:
     text = [f"Evidence of {report.tenant}: {counts}."]
     if report.last >= report.first:
         text.append(f"Audit lines {report.first:,} to {report.last:,}, ending with {report.head}.")
+    if report.passkeys:
+        decided = report.counts.get("decision", 0)
+        text.append(f"{report.passkeys:,} of {decided:,} decisions signed by a passkey.")
     text += [f"BROKEN {each}" for each in report.problems]
     if report.untold:
         text.append(f"BROKEN and {report.untold:,} more")
@@ -525,6 +574,17 @@ def told(report: Report) -> str:
             f"the portal showed you, or give it with --key: {', '.join(report.signers)}"
         )
     return "\n".join(text)
+
+
+def told_of(judged: Judged) -> str:
+    """One decision in words."""
+    text = (
+        f"line {judged.line:,}: {_shown(judged.verdict)} of person {_shown(judged.person)} on "
+        f"packet {_shown(judged.packet)}, digest {_shown(judged.digest)}: "
+    )
+    if judged.fault:
+        return f"{text}NOT SIGNED by passkey {judged.key}: {judged.fault}"
+    return text + (f"signed by passkey {judged.key}" if judged.signed else "no passkey")
 
 
 def _key(given: str) -> str:
@@ -549,14 +609,26 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--key", action="append", default=[], type=_key, help="a public key that you trust"
     )
+    parser.add_argument(
+        "--decisions",
+        action="store_true",
+        help="tell of every decision first whether a passkey signed it, and which; with --json "
+        "each as a line of its own",
+    )
     parser.add_argument("--json", action="store_true", help="tell it as JSON")
     options = parser.parse_args(arguments)
+
+    def tell(judged: Judged) -> None:
+        if options.decisions:
+            text = json.dumps(judged.to_data()) if options.json else told_of(judged)
+            sys.stdout.write(f"{text}\n")
+
     try:
         if options.bundle == "-":
-            report = verified(lines_of(sys.stdin.buffer), options.key)
+            report = verified(lines_of(sys.stdin.buffer), options.key, tell)
         else:
             with open(options.bundle, "rb") as file:
-                report = verified(lines_of(file), options.key)
+                report = verified(lines_of(file), options.key, tell)
     except (NoBundle, OSError) as error:
         sys.stderr.write(f"{_shown(options.bundle)}: {error}\n")
         return 2

@@ -24,6 +24,7 @@ from approvals import (
     reachable,
     reviewing,
     scopes,
+    signing,
     undo,
     withdraw,
 )
@@ -256,6 +257,9 @@ def _packet_page(
         "asks_first": reviewing.asks_first(packet),
         "typed": confirm.typed_word(packet),
         "acknowledge": confirm.to_acknowledge(packet),
+        "passkey": signing.readiness(
+            packet, request.user, f"{request.scheme}://{request.get_host()}"
+        ),
         "token": secrets.token_urlsafe(24),
         "refusal": refusal,
         "comment": comment,
@@ -340,6 +344,7 @@ def packet_decide(request: TenantRequest, public_id: uuid.UUID) -> HttpResponse:
         token=request.POST.get("token", "")[:64],
         # The page asks for it in two places, for those with script and those without.
         typed="".join(each.strip() for each in request.POST.getlist("typed")[:2]),
+        passkey=request.POST.get("passkey", ""),
     )
     try:
         settled = deciding.settle_packet(public_id, answer, member=request.membership)

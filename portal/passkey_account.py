@@ -252,7 +252,8 @@ def remove_passkey(user: User, passkey_id: int) -> Passkey:
     What was decided with it keeps its public key and stays verifiable.
     """
     User.objects.select_for_update(no_key=True).only("pk").get(pk=user.pk)
-    key = Passkey.objects.filter(user=user, pk=passkey_id).first()
+    # Before the audit log: a decision that uses the key locks in the same order.
+    key = Passkey.objects.select_for_update().filter(user=user, pk=passkey_id).first()
     if key is None:
         raise NotFound
     _record(user, "passkey.removed", user, name=key.name, key=key.fingerprint)
@@ -266,7 +267,7 @@ def remove_passkey(user: User, passkey_id: int) -> Passkey:
 def forget_all(user: User) -> int:
     """Whoever runs the portal vouches for somebody who lost all keys and codes: begin anew."""
     User.objects.select_for_update(no_key=True).only("pk").get(pk=user.pk)
-    held = passkeys_of(user)
+    held = list(Passkey.objects.select_for_update().filter(user=user).order_by("pk"))
     for key in held:
         _record(user, "passkey.removed", None, name=key.name, key=key.fingerprint)
     Passkey.objects.filter(user=user).delete()

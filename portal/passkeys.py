@@ -28,7 +28,7 @@ Purpose = PasskeyChallenge.Purpose
 class PasskeyRefused(Refusal):
     code = "portal.passkey_refused"
     status = 422
-    text = "The passkey was not accepted: {reason}. Nothing was changed. Try it once more."
+    text = "The passkey was not accepted: {reason}. Nothing was done. Try it once more."
 
 
 class PasskeyCopied(Refusal):

@@ -109,6 +109,7 @@ ADDRESSES: Mapping[str, Entry] = {
     # Who may is asked with the row locked; this one is over.
     "approvals:packet_undo": Entry(EVERYBODY, 405, 409),
     "approvals:packet_withdraw": Entry(EVERYBODY, 405, 409),
+    "approvals:packet_passkey": Entry(EVERYBODY, 405, 400),  # it wants to know which digest
     "approvals:packet_print": PAGE,
     "approvals:packet_page": PAGE,
     "approvals:packet_tab": PAGE,

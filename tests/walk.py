@@ -238,13 +238,14 @@ class Walk:
         comment: str = "",
         token: str = "",
         typed: str | None = None,
+        passkey: str = "",
     ) -> Packet:
         """Ada's answer to what is stored, with what must be typed, unless said otherwise."""
         if verdict is not Verdict.APPROVE and not comment:
             comment = "Not like this."
         digest = packet.digest if seen is None else seen
         typed = typed_word(packet) if typed is None else typed
-        answer = Answer(verdict, digest, comment, token, typed)
+        answer = Answer(verdict, digest, comment, token, typed, passkey)
         return settle_packet(packet.public_id, answer, member=member or self.cast.ada)
 
     # --- Looking

@@ -435,7 +435,8 @@ def test_the_command_needs_no_framework_and_says_it_all(lines: Lines, tmp_path: 
     assert "Everything holds." in told
     assert told[-3:] == [
         "[] 0",
-        "['approvals.verify', 'portal.canonical', 'portal.dsse', 'portal.evidence']",
+        "['approvals.signatures', 'approvals.verify', 'portal.canonical', 'portal.dsse', "
+        "'portal.evidence', 'portal.webauthn']",
         "[]",
     ]
 

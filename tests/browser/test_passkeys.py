@@ -1,4 +1,4 @@
-"""Passkeys in Chromium, with its virtual authenticator: added, used, lost."""
+"""Passkeys in Chromium, with its virtual authenticator: added, lost, and signing decisions."""
 
 from __future__ import annotations
 
@@ -9,9 +9,15 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-untyped]
 from playwright.sync_api import CDPSession, Page, expect
 
+from approvals import signing
+from approvals.models import Decision, Packet
+from approvals.states import PacketState
 from portal.models import Membership, Passkey
 from portal.signin import make_link
+from tests.approvals.test_passkey_decisions import in_force
 from tests.browser.stage import Stage
+from tests.softkeys import SoftKey
+from tests.visits import address_of
 from tests.walk import Walk
 
 pytestmark = pytest.mark.browser
@@ -102,3 +108,89 @@ def test_without_script_the_page_says_what_is_missing(walk: Walk, stage: Stage) 
     page.goto("/settings/passkeys/")
     expect(page.locator("#add")).to_contain_text("needs JavaScript")
     expect(page.get_by_role("button", name="Add a passkey")).to_be_hidden()
+
+
+# --- deciding -----------------------------------------------------------------------------------
+
+
+def to_packet(walk: Walk) -> Packet:
+    """The open packet of a call that is approved with a passkey."""
+    in_force(walk)
+    return walk.to_call()
+
+
+def test_an_approval_is_signed_by_keyboard_alone(walk: Walk, stage: Stage) -> None:
+    packet = stage.apart(lambda: to_packet(walk))
+    page = signed_in(stage, walk.cast.ada)
+    complaints: list[str] = []
+    page.on("console", lambda message: complaints.append(f"{message.type}: {message.text}"))
+    authenticator(page)
+    # Without a key the page leads to where one is added, and back.
+    page.goto(address_of(packet))
+    approve = page.locator('[data-answer="approve"]')
+    expect(approve).to_have_attribute("aria-disabled", "true")
+    expect(page.get_by_text("Approving takes a passkey, and you have none yet")).to_be_visible()
+    assert Axe().run(page).response["violations"] == []
+    page.get_by_role("link", name="add one").click()
+    add_passkey(page, "Laptop")
+    codes_on(page)
+
+    page.goto(address_of(packet))
+    expect(page.get_by_text("Your passkey is asked for")).to_be_visible()
+    expect(page.get_by_text("Approving takes a passkey", exact=True)).to_be_visible()
+    page.keyboard.press("a")
+    expect(page.locator("dialog#confirm")).to_be_visible()
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    expect(page.get_by_text("What came of it")).to_be_visible()
+    assert walk.fresh(packet).state == PacketState.APPROVED
+    signed = Decision.objects.get()
+    assert signing.fault(signed) == ""
+    assert (signed.signature or {})["origin"] == stage.named_url
+    expect(page.locator("#votes")).to_contain_text("signed with a passkey")
+    assert [each for each in complaints if each.startswith(("error", "warning"))] == []
+    stage.apart(walk.sweep)
+    assert len(walk.tracker.requests) == 1
+
+
+def test_a_signature_that_did_not_come_is_said_and_nothing_is_decided(
+    walk: Walk, stage: Stage
+) -> None:
+    packet = stage.apart(lambda: to_packet(walk))
+    page = signed_in(stage, walk.cast.ada)
+    session, device = authenticator(page)
+    add_passkey(page, "Laptop")
+    codes_on(page)
+    page.goto(address_of(packet))
+    page.get_by_label("Comment").fill("As discussed.")
+    session.send("WebAuthn.setUserVerified", {"authenticatorId": device, "isUserVerified": False})
+    approve = page.locator('[data-answer="approve"]')
+    approve.click()
+    said = page.locator("#needs-words")
+    expect(said).to_contain_text("The passkey was not used")
+    assert walk.fresh(packet).state == PacketState.OPEN
+    # Denying takes no passkey; nor does a reload lose the words.
+    page.reload()
+    expect(page.get_by_label("Comment")).to_have_value("As discussed.")
+    # Somebody else was faster meanwhile: said before the browser asks for anything.
+    session.send("WebAuthn.setUserVerified", {"authenticatorId": device, "isUserVerified": True})
+    Passkey.objects.all().delete()
+    approve.click()
+    expect(said).to_contain_text("You have no passkey yet")
+    page.locator('[data-answer="deny"]').click()
+    expect(page.get_by_text("What came of it")).to_be_visible()
+    assert walk.fresh(packet).state == PacketState.DENIED
+
+
+def test_without_script_approving_is_refused_and_denying_is_not(walk: Walk, stage: Stage) -> None:
+    packet = stage.apart(lambda: to_packet(walk))
+    SoftKey().kept_by(walk.cast.ada.user)
+    page = signed_in(stage, walk.cast.ada, java_script_enabled=False)
+    page.goto(address_of(packet))
+    expect(page.locator("#why")).to_contain_text("Approving needs JavaScript here")
+    page.locator('[data-answer="approve"]').click()
+    expect(page.locator("#refusal")).to_contain_text("only the browser can ask for")
+    assert walk.fresh(packet).state == PacketState.OPEN
+    page.get_by_label("Comment").fill("Not without a key.")
+    page.locator('[data-answer="deny"]').click()
+    expect(page.get_by_text("What came of it")).to_be_visible()

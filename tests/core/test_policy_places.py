@@ -46,6 +46,21 @@ def refusals(marked: str) -> list[PolicyProblem]:
     return problems
 
 
+PASSKEY = '@id("one")\n¦@passkey{}\npermit (principal, action == Action::"ask", resource);'
+
+
+@pytest.mark.parametrize("said", ["", '("")', '("preferred")', '("Required")', '("required ")'])
+def test_a_passkey_is_required_or_not_spoken_of(said: str) -> None:
+    (problem,) = refusals(PASSKEY.format(said))
+    assert "demands nothing" in problem.reason
+    assert '@passkey("required")' in problem.remedy
+
+
+def test_a_passkey_means_nothing_where_nobody_is_asked() -> None:
+    (problem,) = refusals('@id("one")\n¦@passkey("required")\n' + DO.partition("\n")[2] + ";")
+    assert "no effect here" in problem.reason
+
+
 @pytest.mark.parametrize(
     ("marked", "reason", "remedy"),
     [
