@@ -98,6 +98,16 @@ def hold_of(gate: Mapping[str, Any]) -> int:
     return int(gate.get("hold_seconds", 0))
 
 
+def stages_in(sealed: Iterable[Mapping[str, Any]]) -> frozenset[Stage]:
+    """The stages of a gate in the words of rules, to compare them with what others demand."""
+    return frozenset(
+        Stage("group", str(each["group"]), int(each["people"]))
+        if "group" in each
+        else Stage("role", str(each["name"]), int(each["people"]))
+        for each in sealed
+    )
+
+
 ONE_PERSON = Demands()
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from django.db.models import QuerySet
 
+from approvals.demands import Stage, stages_in
 from approvals.models import Packet
 from approvals.policy import CallFacts, Effect, PublishFacts, recalled
 from approvals.simulator import Past
@@ -53,29 +54,36 @@ def _rows(found: QuerySet[Any], at: str, *columns: str) -> Iterator[tuple[Any, .
     return rows.iterator(chunk_size=PORTION)
 
 
+_OF_PACKET = ("packet", "packet__state", "packet__needed", "packet__heading__gate__stages")
+
+
+def _asked(
+    packet: int | None, answer: str | None, needed: int | None, sealed: list[Any] | None
+) -> tuple[int | None, str, int, frozenset[Stage]]:
+    """What people were asked, where they were."""
+    return packet, answer or "", needed or 1, stages_in(sealed) if sealed else frozenset()
+
+
 def _calls(tenant: Tenant, since: datetime, until: datetime) -> Iterator[Past]:
     # A request for network has a call of its own, which needs nobody; its rule is what is judged.
     found = ToolCall.objects.filter(
         tenant=tenant, created_at__gte=since, created_at__lt=until
     ).exclude(kind="network")
-    columns = ("state", "rules", "packet", "packet__state", "packet__needed")
-    for pk, at, facts, state, rules, packet, answer, needed in _rows(found, "created_at", *columns):
+    columns = ("state", "rules", *_OF_PACKET)
+    for pk, at, facts, state, rules, *asked in _rows(found, "created_at", *columns):
         if rules == [DONE_ALREADY]:  # no policy has a say in that
             continue
-        effect = "ask" if packet else _CALL.get(state, "ask")
-        told = recalled(CallFacts, facts)
-        yield Past("call", pk, at, told, effect, packet, answer or "", needed or 1)
+        effect = "ask" if asked[0] else _CALL.get(state, "ask")
+        yield Past("call", pk, at, recalled(CallFacts, facts), effect, *_asked(*asked))
 
 
 def _grants(tenant: Tenant, since: datetime, until: datetime) -> Iterator[Past]:
     found = EgressGrant.objects.filter(
         tenant=tenant, created_at__gte=since, created_at__lt=until
     ).exclude(origin=EgressGrant.Origin.CONTRACT)
-    columns = ("state", "packet", "packet__state", "packet__needed")
-    for pk, at, facts, state, packet, answer, needed in _rows(found, "created_at", *columns):
-        effect = "ask" if packet else _GRANT.get(state, "ask")
-        told = recalled(CallFacts, facts)
-        yield Past("network", pk, at, told, effect, packet, answer or "", needed or 1)
+    for pk, at, facts, state, *asked in _rows(found, "created_at", "state", *_OF_PACKET):
+        effect = "ask" if asked[0] else _GRANT.get(state, "ask")
+        yield Past("network", pk, at, recalled(CallFacts, facts), effect, *_asked(*asked))
 
 
 def _publications(tenant: Tenant, since: datetime, until: datetime) -> Iterator[Past]:
@@ -85,6 +93,6 @@ def _publications(tenant: Tenant, since: datetime, until: datetime) -> Iterator[
         opened_at__gte=since,
         opened_at__lt=until,
     )
-    for pk, at, facts, answer, needed in _rows(found, "opened_at", "state", "needed"):
-        told = recalled(PublishFacts, facts)
-        yield Past("publication", pk, at, told, "ask", pk, answer, needed)
+    columns = ("pk", "state", "needed", "heading__gate__stages")
+    for pk, at, facts, *asked in _rows(found, "opened_at", *columns):
+        yield Past("publication", pk, at, recalled(PublishFacts, facts), "ask", *_asked(*asked))

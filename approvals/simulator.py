@@ -22,6 +22,7 @@ from typing import Any
 
 import cedarpy
 
+from approvals.demands import Stage
 from approvals.policy import CallFacts, Effect, Facts, PolicyResult, PublishFacts, decide_many
 
 PORTION = 500
@@ -39,7 +40,8 @@ class Past:
     """One thing that policy judged.
 
     `kind` and `key` say which; `effect` is what policy said then. `packet` is the key of the packet
-    that people were shown, `answer` its state and `needed` how many people it wanted.
+    that people were shown, `answer` its state and `needed` how many people it wanted, in which
+    `stages`.
     """
 
     kind: str
@@ -50,6 +52,7 @@ class Past:
     packet: int | None = None
     answer: str = ""
     needed: int = 1
+    stages: frozenset[Stage] = frozenset()
 
 
 @dataclass
@@ -88,6 +91,7 @@ class Trial:
     denied_approved: Group = field(default_factory=Group)  # it denies what people approved
     fewer: Group = field(default_factory=Group)  # it wants fewer people than there were
     more: Group = field(default_factory=Group)
+    other_stages: Group = field(default_factory=Group)  # it wants other stages than there were
     # What no person was shown, by what policy said then and what it would say.
     changed: dict[tuple[str, str], Group] = field(default_factory=lambda: _groups(*CHANGES))
     same: int = 0
@@ -181,6 +185,8 @@ def _count(trial: Trial, past: Past, verdict: PolicyResult) -> None:
         trial.fewer.add(past)
     if verdict.effect == "ask" and verdict.demands.people > past.needed:
         trial.more.add(past)
+    if verdict.effect == "ask" and frozenset(verdict.demands.stages) != past.stages:
+        trial.other_stages.add(past)
 
 
 # --- Judging many -------------------------------------------------------------------------------

@@ -74,6 +74,7 @@ def tried(tenant: Tenant, text: str, *, days: int, before: datetime | None) -> T
         ("It denies these; people approved them", "triangle-alert", "wait", trial.denied_approved),
         ("It asks fewer people than had to approve", "users", "wait", trial.fewer),
         ("It asks more people than had to approve", "users", "", trial.more),
+        ("It demands other stages than there were", "users", "wait", trial.other_stages),
         ("A rule fails on these, so they are denied", "triangle-alert", "danger", trial.failed),
         ("Packets it would have allowed", "circle-check", "", trial.packets["allow"]),
         ("Packets it would have denied", "ban", "", trial.packets["deny"]),

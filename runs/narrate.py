@@ -298,6 +298,7 @@ def _packet(icon: str, words: str, tone: str = "") -> Callable[[Facts], Line]:
             text=f"by {facts['by']}" if facts.get("by") else "",
             sub=_join(
                 f"on {str(facts['approval'])[:12]}" if facts.get("approval") else "",
+                f"for {facts['stage']}" if facts.get("stage") else "",
                 "more people are needed" if facts.get("result") == "open" else "",
                 str(facts.get("reason") or ""),
                 "self-approved" if facts.get("self_approved") else "",

@@ -117,7 +117,8 @@ def test_who_leaves_the_tenant_leaves_its_groups(walk: Walk, database: str) -> N
     assert Membership.objects.filter(user=user).count() == 1
 
 
-def test_a_group_that_something_counts_on_stays(walk: Walk) -> None:
+@pytest.mark.both_databases
+def test_a_group_that_something_counts_on_stays(walk: Walk, database: str) -> None:
     cast = walk.cast
     staged(walk)
     in_force(walk, ADMIN_RULE)

@@ -229,6 +229,8 @@ def test_progress_is_one_sentence_on_the_page_and_in_the_queue(walk: Walk) -> No
     assert "Yours is the last answer needed." in page
     assert "Ada Obi for Security," in page
     assert "One of Owners not yet" in page
+    assert "for Security, more people are needed" in page
+    assert "1 of Security group:security" in page
     assert "One of Security not yet" not in page
     walk.decide(packet, cast.bo)
     assert "approved by Bo Lindqvist for Owners," in words(
@@ -250,6 +252,24 @@ def test_the_table_of_rules_tells_stages(walk: Walk) -> None:
     in_force(walk)
     page = words(Visitor(walk.cast.vic).get("/t/acme/policies/"))
     assert "needs one of the group security and one of the group owners" in page
+
+
+@pytest.mark.both_databases
+def test_a_trial_tells_which_packets_had_other_stages(walk: Walk, database: str) -> None:
+    plain = walk.to_call()
+    walk.decide(plain)
+    walk.lose_hops()
+    asked = waiting(walk)
+
+    page = Visitor(walk.cast.max).post(
+        "/t/acme/policies/try/", text=DEFAULT_POLICY + rule(), days="7"
+    )
+
+    parts = {part.title: [row.label for row in part.rows] for part in page.context["tried"].parts}
+    assert parts["It demands other stages than there were"] == [f"Packet {plain.number}"]
+    back = Visitor(walk.cast.max).post("/t/acme/policies/try/", text=DEFAULT_POLICY, days="7")
+    parts = {part.title: [row.label for row in part.rows] for part in back.context["tried"].parts}
+    assert parts["It demands other stages than there were"] == [f"Packet {asked.number}"]
 
 
 # --- Out of reach ---------------------------------------------------------------------------------
