@@ -43,6 +43,7 @@ from approvals.publishers import (
     commit_bytes,
     commit_id,
 )
+from runs.gitcmd import PORTS, place_of
 
 # How far below a foreign branch tip our commit is looked for.
 _LOOK_DEPTH = 50
@@ -59,6 +60,8 @@ class GitOptions:
     local_roots: tuple[Path, ...] = ()
     # Plain http sends the credential in clear: for a server on loopback only.
     allow_http: bool = False
+    # Where a host may be connected to; without it a host may be anywhere. Raises `PublishError`.
+    reach: Callable[[str, int], str] | None = None
     proxy: str | None = None
     ca_file: Path | None = None
     # Waits between looks when it is not known whether a push arrived.
@@ -530,6 +533,11 @@ def _environment(room: _Room, remote: tuple[str, str, Credential | None] | None)
     protocol, url, credential = remote or ("none", "", None)
     if room.options.ca_file:
         config.append(("http.sslCAInfo", str(room.options.ca_file)))
+    if room.options.reach is not None and protocol in PORTS:
+        host, port = place_of(url)
+        if address := room.options.reach(host, port):
+            shown = f"[{address}]" if ":" in address else address
+            config.append(("http.curloptResolve", f"{host}:{port}:{shown}"))
     if credential is not None:
         config.append((f"http.{url}.extraHeader", f"Authorization: {_authorization(credential)}"))
     environment = {

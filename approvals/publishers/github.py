@@ -47,6 +47,8 @@ from approvals.publishers import (
 )
 from approvals.publishers.git import GitOptions, GitRemote
 from portal.line import Line
+from runs.egress.addresses import pinned
+from runs.gitcmd import place_of
 
 _API_VERSION = "2022-11-28"
 _ANSWER_LIMIT = 16 << 20
@@ -231,9 +233,17 @@ class _Conversation:
         if credential is None:
             reason, remedy = "no credential was given", "Add a credential to this target."
             raise TargetRefused(target=self._name, status=401, reason=reason, remedy=remedy)
+        parts, base = urlsplit(options.api_url), options.api_url
+        host = parts.hostname or ""
+        if options.git.reach and (address := options.git.reach(*place_of(base))):
+            base = pinned(base, address)
+        self._line = Line()
+        # The name that was approved, at the very address that was looked at.
+        self._extensions = {"sni_hostname": host, "trace": self._line.trace}
         self._client = httpx.Client(
-            base_url=options.api_url,
+            base_url=base,
             headers={
+                "Host": parts.netloc,
                 "Accept": "application/vnd.github+json",
                 # What is packed could be a thousand times as long as what was counted.
                 "Accept-Encoding": "identity",
@@ -249,7 +259,6 @@ class _Conversation:
             proxy=options.git.proxy,
             verify=_trust(options.git.ca_file),
         )
-        self._line = Line()
 
     def __enter__(self) -> _Conversation:
         return self
@@ -483,7 +492,7 @@ class _Conversation:
             with (
                 self._line.within(self._options.timeout),
                 self._client.stream(
-                    method, path, params=params, json=body, extensions={"trace": self._line.trace}
+                    method, path, params=params, json=body, extensions=self._extensions
                 ) as response,
             ):
                 raw = b""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -30,6 +32,8 @@ from approvals.publishers import (
 )
 from approvals.publishers.git import GitOptions
 from approvals.publishers.github import GitHubOptions, GitHubPublisher
+from approvals.publishers.registry import publisher_for
+from runs import contract
 from tests.approvals.git_server import GitServer, commit_on, git, git_server
 from tests.approvals.github.stub import AfterAct, Canned, GitHubStub, github_stub
 from tests.approvals.github.trim import TRIMMED, trim
@@ -370,6 +374,52 @@ def test_an_order_that_hangs_is_found(world: World) -> None:
     world.options = replace(world.options, timeout=3.0)
     assert world.publish().number == 1
     assert len(world.hub.pulls) == 1
+
+
+def test_everything_goes_to_the_address_that_was_looked_at(world: World) -> None:
+    """No server of names knows this host: whoever asked one again would fail."""
+    asked: list[str] = []
+
+    def reach(host: str, port: int) -> str:
+        asked.append(host)
+        return "127.0.0.1"
+
+    world.options = replace(
+        world.options,
+        api_url=world.hub.url.replace("127.0.0.1", "forge.test"),
+        git_url=world.git.url.replace("127.0.0.1", "forge.test"),
+        git=replace(world.options.git, reach=reach),
+    )
+    assert world.publish().number == 1
+    assert set(asked) == {"forge.test"}
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        contract.Target(kind="git", base="main", url="http://127.0.0.1:{port}/x.git"),
+        contract.Target(kind="git", base="main", url="https://localhost:{port}/x.git"),
+        contract.Target(
+            kind="github", repository="a/b", base="main", api="http://127.0.0.1:{port}"
+        ),
+    ],
+)
+def test_a_target_leads_to_no_private_address_that_is_not_listed(
+    world: World, target: contract.Target, settings: Any
+) -> None:
+    settings.BROKER_PRIVATE_HOSTS = []
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(0)
+        port = str(listener.getsockname()[1])
+        url, api = (each.replace("{port}", port) for each in (target.url, target.api))
+        publisher = publisher_for(replace(target, url=url, api=api))
+        intent = replace(
+            world.intent if api else world.bench.intent(url), marker=world.intent.marker
+        )
+        with pytest.raises(IntentRefused, match="BROKER_PRIVATE_HOSTS"):
+            publisher.look(intent, world.bench.credential)
+        with pytest.raises(BlockingIOError):
+            listener.accept()
 
 
 def test_a_host_that_never_comes_to_an_end_holds_nobody_up(world: World) -> None:
