@@ -44,9 +44,11 @@ def git(*arguments: str, cwd: Path) -> str:
 class Cast:
     """Olu asks, Ada and Bo review and publish, Vic watches, Max administers, Aud audits, at Acme.
 
-    Eve has every role at Globex and none at Acme. Mona is a machine account of Olu's.
+    Eve has every role at Globex and none at Acme. Mona is a machine account of Olu's. `mark` makes
+    one of several casts: tenants and people of their own.
     """
 
+    mark: str = ""
     acme: Tenant = field(init=False)
     globex: Tenant = field(init=False)
     olu: Membership = field(init=False)
@@ -59,9 +61,9 @@ class Cast:
     mona: Membership = field(init=False)
 
     def __post_init__(self) -> None:
-        root = User.objects.create_user("root@example.com", "Root")
-        self.acme = open_tenant("Acme", "acme", admin=root)
-        self.globex = open_tenant("Globex", "globex", admin=root)
+        root = User.objects.create_user(f"root{self.mark}@example.com", "Root")
+        self.acme = open_tenant("Acme", f"acme{self.mark}", admin=root)
+        self.globex = open_tenant("Globex", f"globex{self.mark}", admin=root)
         Membership.objects.filter(user=root).delete()
         both = [Role.REVIEWER, Role.PUBLISHER]
         self.olu = self.member("Olu Adeyemi", [Role.OPERATOR])
@@ -79,7 +81,7 @@ class Cast:
         self, name: str, roles: Sequence[Role], *, tenant: Tenant | None = None
     ) -> Membership:
         """One more person with these roles, at Acme unless said otherwise."""
-        email = f"{name.split()[0].lower()}@example.com"
+        email = f"{name.split()[0].lower()}{self.mark}@example.com"
         user = User.objects.filter(email=email).first() or User.objects.create_user(email, name)
         return Membership.objects.create(
             tenant=tenant or self.acme, user=user, roles=[role.value for role in roles]

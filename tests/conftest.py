@@ -35,6 +35,9 @@ HOME = Path(tempfile.mkdtemp(prefix="imprimatur-", dir="/tmp"))
 VALKEY = Valkey(HOME)
 _ON_POSTGRESQL = os.environ.get("IMPRIMATUR_TEST_DATABASE", "sqlite") == "postgres"
 
+MACHINE = "state machine"
+"""What `tests.statemachine` reports as, with the run's last lines."""
+
 # Nothing of the developer's own installation may reach a test.
 for name in (
     *("DATABASE_URL", "PUBLIC_URL", "ALLOWED_HOSTS", "TRUST_PROXY", "DEBUG", "DEMO", "STATIC_ROOT"),
@@ -121,12 +124,17 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """The last lines say what was not tested and why."""
-    lines = parts.summary(terminalreporter.stats.get("skipped", []))
-    if lines:
-        terminalreporter.section("not tested on this machine")
-        for line in lines:
-            terminalreporter.write_line(line)
+    """The last lines say how far the state machine came, and what was not tested and why."""
+    passed = terminalreporter.stats.get("passed", [])
+    told = [text for report in passed for name, text in report.user_properties if name == MACHINE]
+    for title, lines in (
+        (MACHINE, told),
+        ("not tested on this machine", parts.summary(terminalreporter.stats.get("skipped", []))),
+    ):
+        if lines:
+            terminalreporter.section(title)
+            for line in lines:
+                terminalreporter.write_line(line)
 
 
 @pytest.fixture(scope="session")

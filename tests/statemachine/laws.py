@@ -1,0 +1,380 @@
+"""What must hold after every step: the numbers are those of the design's list.
+
+Each law compares the rows as they are stored, and what reached the outside, with the reference.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import uuid
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import rfc8785
+
+from approvals import bundle
+from approvals.models import Decision, Packet, Publication
+from approvals.verify import verified
+from portal.dsse import key_id
+from portal.models import AuditEntry
+from portal.signing import signing_key
+from runs.fetching import repositories_of
+from runs.models import Event, Run, ToolCall
+from tests.cast import Cast, git
+from tests.statemachine.reference import APPROVE, ENDED, Asked, LawBroken, hold
+from tests.statemachine.state import RULES, Heard, State
+
+EXPIRES = timedelta(minutes=60)
+VALID_SECONDS = {"egress": 5 * 60}
+A_CALL_IS_VALID = 10 * 60
+
+# How a call may stand while its packet stands so. An ended run cancels what waits for it.
+STANDS = {
+    "open": {"waiting", "cancelled"},
+    "approved": {"approved", "acting", "done", "failed", "unknown", "expired", "cancelled"},
+    "denied": {"denied"},
+    "changes_requested": {"changes_requested"},
+    "expired": {"expired", "cancelled"},
+    "cancelled": {"cancelled"},
+    "withdrawn": {"cancelled"},
+}
+ACTED = ("done", "failed")
+BEGUN = ("acting", "unknown", *ACTED)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What is stored, at one moment."""
+
+    packets: dict[int, Packet]
+    calls: dict[int, ToolCall]
+    publications: dict[int, Publication]
+    runs: dict[int, Run]
+
+    @classmethod
+    def read(cls, cast: Cast) -> Rows:
+        def of(model: Any) -> dict[int, Any]:
+            return {each.pk: each for each in model.objects.filter(tenant=cast.acme)}
+
+        return cls(of(Packet), of(ToolCall), of(Publication), of(Run))
+
+    def states(self) -> dict[tuple[str, int], str]:
+        """Packets by their kind, calls, publications and runs, each with its state."""
+        found = {(f"packet of {each.kind}", key): each.state for key, each in self.packets.items()}
+        found |= {("call", key): each.state for key, each in self.calls.items()}
+        found |= {("publication", key): each.state for key, each in self.publications.items()}
+        return found | {("run", key): each.status for key, each in self.runs.items()}
+
+
+@dataclass(frozen=True)
+class Step:
+    """One event, and the rows before and after it."""
+
+    world: State
+    event: str
+    before: Rows
+    after: Rows
+    heard: list[Heard]
+
+    def moved(self) -> list[tuple[str, int, str, str]]:
+        """What changed its state: what it is, its key, from, to."""
+        old, new = self.before.states(), self.after.states()
+        return [
+            (what, key, old.get((what, key), ""), state)
+            for (what, key), state in new.items()
+            if old.get((what, key)) != state
+        ]
+
+    def meet(self) -> None:
+        """Let the reference know the packets that are new, from what it knows of their run."""
+        world = self.world
+        for packet in self.after.packets.values():
+            if packet.pk not in world.asked:
+                world.asked[packet.pk] = _met(world, packet, self.after.runs[packet.run_id])
+            elif packet.state == "approved" and world.asked[packet.pk].approved_at is None:
+                world.asked[packet.pk].approved_at = packet.settled_at
+
+
+def _met(world: State, packet: Packet, run: Run) -> Asked:
+    rules, author = world.versions[packet.page["policy"]["version"]]
+    tool = {"egress": "network", "publication": "publish"}.get(packet.kind, packet.page["tool"])
+    users = {member.user_id: name for name, member in world.members.items()}
+    barred = {users[run.requested_by_id], "olu", *([author] if author else [])}
+    if packet.egress is not None and packet.egress.asked_by_id:
+        barred.add(users[packet.egress.asked_by_id])
+    return Asked(
+        kind=packet.kind,
+        tool=tool,
+        run=packet.run_id,
+        digest=_digest(packet.page),
+        wants=RULES[rules].wants(tool),
+        barred=frozenset(world.people[name].key for name in barred),
+        expires=world.now + EXPIRES,
+        valid_seconds=VALID_SECONDS.get(packet.kind, A_CALL_IS_VALID),
+        rules=rules,
+    )
+
+
+def _digest(page: Any) -> str:
+    return hashlib.sha256(rfc8785.dumps(page)).hexdigest()
+
+
+def _named(packet: Packet) -> str:
+    return f"packet {packet.number} ({packet.kind}, {packet.state})"
+
+
+# --- The laws ---------------------------------------------------------------------------
+
+
+def law_1_what_was_approved_is_what_happens(step: Step) -> None:
+    world = step.world
+    for key, packet in step.after.packets.items():
+        asked, name = world.asked[key], _named(packet)
+        hold(1, _digest(packet.page) == packet.digest == asked.digest, f"{name} changed its page")
+        used = step.before.packets[key].used_at if key in step.before.packets else None
+        if packet.used_at is None:
+            hold(1, used is None, f"{name} was used, and is not any more")
+            continue
+        if used is not None:
+            hold(1, used == packet.used_at, f"{name} was used twice")
+            continue
+        hold(1, packet.state == "approved", f"{name} was used")
+        hold(1, asked.in_time(world.now), f"{name} was used out of its time")
+        # A network rule opens as it is approved, under whatever allows it then.
+        same = packet.kind == "egress" or asked.rules == world.rules
+        hold(1, same, f"{name} was used under other rules than it was approved under")
+        read = {each.digest for each in asked.votes if each.verdict == APPROVE}
+        hold(1, read == {packet.digest}, f"{name} was used for another page than was read")
+    for packet in step.after.packets.values():
+        begun = packet.call_id and step.after.calls[packet.call_id].state in BEGUN
+        hold(1, packet.used_at or not begun, f"the call of {_named(packet)} began without it")
+    for request, call in _requests(step):
+        packet = next(each for each in step.after.packets.values() if each.call_id == call.pk)
+        asked_for = dict(packet.page["arguments"])
+        hold(1, request.path == f"/do/{asked_for.pop('place')}", f"{call} went elsewhere")
+        hold(1, json.loads(request.body) == asked_for, f"{call} was made with other arguments")
+        hold(1, packet.used_at is not None, f"{_named(packet)} was done, and not used up")
+    for branch in world.ground.forge.acts:
+        of_it = [
+            step.after.packets[each.packet_id]
+            for each in step.after.publications.values()
+            if each.branch == branch
+        ]
+        commits = {packet.page["arguments"]["commit"] for packet in of_it}
+        hold(1, commits == {_commit(world, branch)}, f"{branch} is another commit")
+        hold(1, any(each.used_at for each in of_it), f"{branch} was pushed, and nothing used up")
+
+
+def _requests(step: Step) -> list[tuple[Any, ToolCall]]:
+    """What reached the service, with the call it was for."""
+    by_key = {
+        str(uuid.uuid5(step.after.runs[call.run_id].public_id, call.call_id)): call
+        for call in step.after.calls.values()
+    }
+    found = step.world.ground.walk.tracker.requests
+    return [(each, by_key[each.headers["Idempotency-Key"]]) for each in found]
+
+
+def _commit(world: State, branch: str) -> str:
+    if branch not in world.commits:
+        bare = repositories_of(world.cast.acme) / "adder.git"
+        world.commits[branch] = git("rev-parse", branch, cwd=bare)
+    return world.commits[branch]
+
+
+def law_2_a_hop_is_a_hint(step: Step) -> None:
+    """However often a hop comes, there is one packet of a call and one publication of a packet."""
+    asked = Counter(each.call_id for each in step.after.packets.values() if each.call_id)
+    hold(2, all(times == 1 for times in asked.values()), "a call has two packets")
+    made = Counter(each.packet_id for each in step.after.publications.values())
+    hold(2, all(times == 1 for times in made.values()), "a packet has two publications")
+    open_now = Counter(
+        each.run_id
+        for each in step.after.packets.values()
+        if (each.kind, each.state) == ("publication", "open")
+    )
+    hold(2, all(times == 1 for times in open_now.values()), "two candidates of one run are asked")
+    if step.event == "lose_hops":
+        hold(2, not step.moved(), "the loss of hops changed rows")
+
+
+def law_3_nothing_happens_twice(step: Step) -> None:
+    sent = Counter(call.pk for _, call in _requests(step))
+    hold(3, all(times == 1 for times in sent.values()), f"a request was sent twice: {sent}")
+    acts = step.world.ground.forge.acts
+    hold(3, all(times == 1 for times in acts.values()), f"something was published twice: {acts}")
+    if step.event == "late_worker":
+        hold(3, not step.moved(), "a worker that had lost its run went on")
+    for heard in step.heard:
+        if heard.before in BEGUN:
+            hold(3, heard.requests == 0, f"a call that was {heard.before} was made once more")
+
+
+def law_4_unknown_is_said_to_be_unknown(step: Step) -> None:
+    acts = step.world.ground.forge.acts
+    for key, call in step.after.calls.items():
+        was = step.before.calls[key].state if key in step.before.calls else ""
+        if was == "unknown" and call.state != was:
+            hold(4, step.event == "settle", f"{call} was settled by nobody")
+        if was == "acting" and call.outward:
+            hold(4, call.state in ("acting", "unknown"), f"{call} was acting, is {call.state}")
+    for key, publication in step.after.publications.items():
+        old = step.before.publications.get(key)
+        if old is None or old.state == publication.state:
+            continue
+        name, now = f"publication {key}", publication.state
+        if now == "done":
+            hold(4, acts[publication.branch] == 1, f"{name} is done, and was not")
+        if old.state == "unknown":
+            hold(4, step.event.startswith("look"), f"{name} was settled by nobody")
+        elif old.state == "acting" and old.sent_at is not None:
+            known = now == "unknown" or step.world.acts_before[publication.branch] == 1
+            hold(4, known, f"{name} may have been sent, and is {now}")
+
+
+def law_5_it_fails_closed(step: Step) -> None:
+    world = step.world
+    for key, packet in step.after.packets.items():
+        old = step.before.packets.get(key)
+        was, name = old.state if old is not None else "", _named(packet)
+        asked, run = world.asked[key], step.after.runs[packet.run_id]
+        if packet.call_id is not None:
+            call = step.after.calls[packet.call_id]
+            hold(5, call.state in STANDS[packet.state], f"{name} has a call that is {call.state}")
+        if was == packet.state:
+            continue
+        hold(5, was in ("", "open"), f"{name} was {was} and is something else")
+        if packet.state == "approved":
+            hold(5, step.event == "vote: approve", f"{name} was approved by {step.event}")
+            hold(5, world.now < asked.expires, f"{name} was approved after its time")
+        elif packet.state == "expired":
+            hold(5, world.now >= asked.expires, f"{name} expired before its time")
+        elif packet.state in ("cancelled", "withdrawn"):
+            ended = run.status == "cancelled" if packet.state == "cancelled" else True
+            over = run.status in ENDED or packet.kind == "egress"
+            hold(5, ended and over, f"{name} was closed, and its run is {run.status}")
+        elif packet.state != "open":
+            answer = {"denied": "deny"}.get(packet.state, "request_changes")
+            hold(5, step.event == f"vote: {answer}", f"{name} came of {step.event}")
+    for _, call in _requests(step):
+        packet = next(each for each in step.after.packets.values() if each.call_id == call.pk)
+        hold(5, packet.state == "approved", f"{_named(packet)} was carried out")
+    for heard in step.heard:
+        wanted = must_hear(step, heard)
+        told = f"{heard.told.words}\n{heard.told.stopped}"
+        hold(5, wanted in told, f"the agent heard {told!r}, and ought to hear {wanted!r}")
+
+
+def must_hear(step: Step, heard: Heard) -> str:
+    """The word an agent must hear of its call, as people answered it."""
+    world, packet = step.world, step.after.packets[heard.packet]
+    asked = world.asked[packet.pk]
+    last = asked.votes[-1] if asked.votes else None
+    if step.before.runs[packet.run_id].cancel_asked_at is not None:
+        return "cancelled"
+    if heard.before in ACTED:
+        return str(step.before.calls[heard.call].result)
+    if heard.before in ("acting", "unknown"):
+        return "lease_lost"
+    if packet.state in ("denied", "changes_requested") and last is not None:
+        word = "Denied" if packet.state == "denied" else "Changes requested"
+        return f"{word} by {world.members[last.name].user.name}: Not like this."
+    if packet.state == "expired":
+        return "Expired: nobody decided in time. This is not a denial"
+    if packet.state != "approved":
+        raise LawBroken(f"law 5: a worker goes on with {_named(packet)}")
+    if not heard.in_time:
+        return "Expired: the approval was not used in time"
+    if asked.tool in RULES[heard.rules].denies:
+        return "policy changed meanwhile and now denies this"
+    if asked.rules != heard.rules:
+        return "Held: policy changed after the approval"
+    if asked.tool == "ask_person":
+        return "yes"
+    return '"number":7' if heard.fate == "well" else "lease_lost"
+
+
+def law_6_nobody_approves_their_own(step: Step) -> None:
+    world = step.world
+    users = {member.user_id: name for name, member in world.members.items()}
+    stored: dict[int, list[tuple[str, str, str]]] = {}
+    for each in Decision.objects.filter(packet__tenant=world.cast.acme).order_by("pk"):
+        answer = (users[each.person_id], each.verdict, each.digest)
+        stored.setdefault(each.packet_id, []).append(answer)
+    for key, packet in step.after.packets.items():
+        asked, name = world.asked[key], _named(packet)
+        hold(6, set(packet.excluded) == asked.barred, f"{name} does not bar the right people")
+        hold(6, packet.needed == asked.wants.people, f"{name} needs {packet.needed} people")
+        given = [(each.name, each.verdict, each.digest) for each in asked.votes]
+        hold(6, stored.get(key, []) == given, f"{name} has other answers than were given")
+        old = step.before.packets.get(key)
+        if old is not None and old.state == "open" and step.event == "vote: approve":
+            enough, new = asked.enough(world.people), len(given) > world.votes_before.get(key, 0)
+            if packet.state == "approved":
+                hold(6, enough, f"{name} was approved by {sorted(asked.counted(world.people))}")
+            elif new:
+                hold(6, not enough, f"{name} has all its approvals and stays {packet.state}")
+
+
+def law_7_a_tenant_sees_only_itself(step: Step) -> None:
+    acme, globex = step.world.cast.acme, step.world.cast.globex
+    for model in (Packet, ToolCall, Publication, Event):
+        crossed = model.objects.filter(run__tenant=acme).exclude(tenant=acme)
+        hold(7, not crossed.exists(), f"a {model.__name__} of a run belongs to another tenant")
+    decided = Decision.objects.filter(packet__tenant=acme)
+    hold(7, not decided.exclude(tenant=acme).exists(), "a decision belongs to another tenant")
+    outsider = decided.filter(person=step.world.cast.eve.user)
+    hold(7, not outsider.exists(), "somebody of another tenant decided")
+    hold(7, AuditEntry.objects.filter(tenant=globex).count() == 1, "another tenant heard of it")
+    hold(7, not Run.objects.filter(tenant=globex).exists(), "another tenant has a run of it")
+
+
+def law_14_evidence_is_chained(step: Step) -> None:
+    world = step.world
+    log = AuditEntry.objects.filter(tenant=world.cast.acme).order_by("seq")
+    hashes = list(log.values_list("hash", flat=True))
+    hold(14, hashes[: len(world.log)] == world.log, "a line of the audit log was changed")
+    world.log = hashes
+    words = {"approve": "approved", "deny": "denied", "request_changes": "changes_requested"}
+    told = Counter(
+        log.filter(action__in=[f"packet.{each}" for each in words.values()]).values_list(
+            "action", flat=True
+        )
+    )
+    given = Counter(
+        f"packet.{words[vote.verdict]}" for asked in world.asked.values() for vote in asked.votes
+    )
+    hold(14, told == given, f"the audit log tells of {told}, given were {given}")
+
+
+def law_14_evidence_holds(world: State) -> None:
+    """The export of everything, by the verifier that knows no database."""
+    key = key_id(signing_key().public_key())
+    report = verified(bundle.exported(world.cast.acme), [key])
+    hold(14, report.status == 0, f"the exported evidence does not hold: {report.problems}")
+
+
+Law = Callable[[Step], None]
+LAWS: tuple[Law, ...] = (
+    law_1_what_was_approved_is_what_happens,
+    law_2_a_hop_is_a_hint,
+    law_3_nothing_happens_twice,
+    law_4_unknown_is_said_to_be_unknown,
+    law_5_it_fails_closed,
+    law_6_nobody_approves_their_own,
+    law_7_a_tenant_sees_only_itself,
+    law_14_evidence_is_chained,
+)
+
+
+def check(step: Step, *, whole: bool) -> None:
+    """All of them; with `whole` the exported evidence too."""
+    step.meet()
+    for law in LAWS:
+        law(step)
+    if whole:
+        law_14_evidence_holds(step.world)

@@ -1,0 +1,122 @@
+"""The declared moves: what may become of packets, calls, publications and runs, and by what.
+
+`MOVES` says of each event from where to where it leads; every one of them must be reached. A move
+between two states that no line here has between them is a fault, whatever event it came of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeAlias
+
+Move: TypeAlias = tuple[str, str, str, str]
+"""What it is, from which state, by which event, to which state."""
+Table: TypeAlias = Mapping[str, Mapping[str, str]]
+"""Kind of row → event → `from > to`, several with commas. A new row comes from nowhere."""
+
+_ANSWERS = {
+    "vote: approve": "open > approved",
+    "vote: deny": "open > denied",
+}
+_UNDECIDED = {
+    "carry": "> open, open > cancelled",
+    "sweep": "open > expired",
+}
+MOVES: Table = {
+    "packet of call": {
+        **_ANSWERS,
+        **_UNDECIDED,
+        "vote: request_changes": "open > changes_requested",
+    },
+    "packet of question": {**_ANSWERS, **_UNDECIDED},
+    "packet of egress": {
+        **_ANSWERS,
+        **_UNDECIDED,
+        "carry": "> open, open > cancelled, open > withdrawn",
+    },
+    "packet of publication": {
+        **_ANSWERS,
+        **_UNDECIDED,
+        "vote: request_changes": "open > changes_requested",
+    },
+    "call": {
+        "ask": "> waiting",
+        "vote: approve": "waiting > approved",
+        "vote: deny": "waiting > denied",
+        "vote: request_changes": "waiting > changes_requested",
+        "sweep": "waiting > expired",
+        "cancel": "waiting > cancelled, approved > cancelled",
+        "work": "approved > done, approved > expired, acting > unknown",
+        "work: dies before": "approved > acting",
+        "work: dies after": "approved > acting",
+        "work: overtaken": "approved > acting",
+        "work: no answer": "approved > unknown",
+        "settle": "unknown > done, unknown > failed",
+    },
+    "publication": {
+        "vote: approve": "> intended",
+        "publish": (
+            "intended > done, intended > failed, acting > done, acting > unknown, acting > failed"
+        ),
+        "publish: busy": "intended > failed",
+        "publish: dies unsent": "intended > acting",
+        "publish: dies before": "intended > acting",
+        "publish: dies after": "intended > acting",
+        "publish: no answer": "intended > unknown",
+        "look: look": "unknown > done",
+        "look: try again": "unknown > intended",
+        "look: give up": "unknown > failed",
+    },
+    "run": {
+        "start": "> running",
+        "ask": "running > waiting",
+        "offer": "running > in_review",
+        "fail": "running > failed",
+        "vote: approve": "waiting > queued, in_review > publishing",
+        "vote: deny": "waiting > queued, in_review > denied",
+        "vote: request_changes": "waiting > queued, in_review > queued",
+        "sweep": "waiting > queued, in_review > expired",
+        "work": ("queued > running, running > waiting, running > cancelled, running > failed"),
+        "work: dies before": "queued > running",
+        "work: dies after": "queued > running",
+        "work: overtaken": "queued > running",
+        "work: no answer": "queued > waiting",
+        "settle": "waiting > queued",
+        "cancel": "waiting > cancelled, queued > cancelled, in_review > cancelled",
+        "publish": "publishing > published, publishing > in_review",
+        "publish: busy": "publishing > failed",
+        "look: look": "publishing > published",
+        "look: give up": "publishing > failed",
+    },
+}
+# Steps of which two happen in one event, when enough comes together.
+ALSO: Mapping[str, str] = {
+    "publication": "acting > intended",
+    "run": "queued > failed, queued > cancelled",
+}
+
+
+def _arrows(text: str) -> Iterable[tuple[str, str]]:
+    for arrow in text.split(","):
+        before, _, after = arrow.partition(">")
+        yield before.strip(), after.strip()
+
+
+DECLARED: frozenset[Move] = frozenset(
+    (what, before, event, after)
+    for what, events in MOVES.items()
+    for event, text in events.items()
+    for before, after in _arrows(text)
+)
+EDGES: frozenset[tuple[str, str, str]] = frozenset(
+    {(what, before, after) for what, before, _, after in DECLARED}
+    | {(what, *arrow) for what, text in ALSO.items() for arrow in _arrows(text)}
+)
+
+
+def missed(reached: Iterable[Move]) -> Sequence[str]:
+    """The declared moves that were not reached, in words."""
+    return [
+        f"{what}: {before or 'nothing'} > {after} by {event}"
+        for what, before, event, after in sorted(DECLARED - set(reached))
+    ]
