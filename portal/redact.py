@@ -20,7 +20,6 @@ _SHAPES: dict[tuple[str, ...], str] = {
     ("sk-",): r"\bsk-[A-Za-z0-9_-]{20,}",
     ("AKIA", "ASIA"): r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b",
     ("xox",): r"\bxox[abposr]-[A-Za-z0-9-]{10,}",
-    ("eyJ",): r"\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}",
     ("Bearer ",): r"(?<=Bearer )[A-Za-z0-9._~+/=-]{16,}",
     ("://",): r"(?<=://)[^\s/:@]+:[^\s/@]+(?=@)",
 }
@@ -83,11 +82,36 @@ def redact(text: str, *, known: Iterable[str] = ()) -> str:
                 pieces.update(_pieces(spelled))
     if pieces:
         text = _without(text, pieces)
-    text = printable(text)
+    text = _without_web_tokens(printable(text))
     for part in _PARTS:
         if part in text:
             return _SHAPE.sub(MASK, text)
     return text
+
+
+_BEGINNING = "eyJ"  # of a JSON web token
+_RUN = re.compile(r"[A-Za-z0-9_-]{11,}")
+_REST = re.compile(r"\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}")
+_HEAD = re.compile(rf"\b{_BEGINNING}[A-Za-z0-9_-]{{8}}")
+
+
+def _without_web_tokens(text: str) -> str:
+    """`text` with JSON web tokens masked.
+
+    By runs of their characters and not by one expression: a text of many beginnings without an
+    end would be read to its end from each of them.
+    """
+    if _BEGINNING not in text:
+        return text
+    kept: list[str] = []
+    done = 0
+    for run in _RUN.finditer(text):
+        rest = _REST.match(text, run.end()) if run.start() >= done else None
+        head = _HEAD.search(run.group()) if rest is not None else None
+        if rest is not None and head is not None:
+            kept += [text[done : run.start() + head.start()], MASK]
+            done = rest.end()
+    return "".join([*kept, text[done:]])
 
 
 def printable(text: str) -> str:
@@ -104,9 +128,20 @@ def _stretched(secret: str) -> re.Pattern[str]:
 
     Letters and digits do not count as something between: words would match.
     """
-    between = r"[^A-Za-z0-9]{0,4}"
     ways = (secret, secret[::-1])
-    return re.compile("|".join(between.join(map(re.escape, each)) for each in ways))
+    return re.compile(
+        "|".join(re.escape(each[0]) + "".join(map(_stretched_to, each[1:])) for each in ways)
+    )
+
+
+def _stretched_to(character: str) -> str:
+    """What may stand before a character of a secret, and the character.
+
+    Never the character itself: a secret of many dashes, looked for among many dashes, would be
+    tried in more ways than anybody can wait for.
+    """
+    sign = re.escape(character)
+    return rf"(?:(?!{sign})[^A-Za-z0-9]){{0,4}}{sign}"
 
 
 def _pieces(spelled: Iterable[str]) -> Iterator[str]:

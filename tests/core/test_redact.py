@@ -45,6 +45,39 @@ def test_the_rest_stays(text: str, stored: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "stored"),
+    [
+        ("x-{}", "x-[redacted]"),
+        ("{},{}", "[redacted],[redacted]"),
+        ("{}.{}", "[redacted].[redacted]"),
+        ("a.{}", "a.[redacted]"),
+        ("eyJshort.{}", "eyJshort.[redacted]"),
+    ],
+)
+def test_web_tokens_are_found_in_what_stands_around_them(text: str, stored: str) -> None:
+    assert redact(text.replace("{}", SAMPLES["jwt"])) == stored
+
+
+@pytest.mark.parametrize(
+    "part", ["ey" + "Jaaaaaaaa-", "ey" + "Jaaaaaaaa.bbbbbbbb-", "://a:b", "AKI"]
+)
+def test_a_text_made_of_beginnings_is_read_at_once(part: str) -> None:
+    """An agent may print it, and everything else of the worker waits."""
+    began = time.process_time()
+    redact(part * (1_500_000 // len(part)))
+    assert time.process_time() - began < 10
+
+
+def test_a_secret_of_signs_among_many_signs_is_looked_for_at_once() -> None:
+    """Whoever keeps the secret chooses it, and whoever writes the transcript chooses the text."""
+    secret = "-" * 24 + "AbcdEfgh1" + "_" * 24
+    began = time.process_time()
+    assert redact("-" * 20_000 + secret + "_" * 20_000, known=[secret]).count(MASK) == 1
+    redact("-_" * 20_000, known=[secret])
+    assert time.process_time() - began < 10
+
+
+@pytest.mark.parametrize(
     "spelled",
     [
         *("a/word&more", "a%2Fword%26more", "YS93b3JkJm1vcmU=", "erom&drow/a"),
