@@ -16,7 +16,7 @@ from django.conf import settings
 from django.db import transaction
 from django.utils import timezone
 
-from approvals import errors, publication, receipt, scopes, uses
+from approvals import errors, publication, receipt, scopes, signatures, uses
 from approvals.checking import receipt_digest
 from approvals.judge import policy_in_force
 from approvals.models import Candidate, Packet, Publication, Receipt
@@ -412,6 +412,8 @@ def _statement(row: Publication, run: Run) -> dict[str, Any]:
                     "digest": each.digest,
                     "at": each.decided_at.isoformat(),
                     "self_approved": each.self_approved,
+                    # The fingerprint of the key that signed it; the signature is in the bundle.
+                    **({"passkey": signatures.key_of(each.signature)} if each.signature else {}),
                 }
                 for each in decisions
             ],

@@ -12,8 +12,8 @@ import pytest
 from django.db import connection
 from django.utils import timezone
 
-from approvals import bundle, demands, errors, evidence, signatures, signing
-from approvals.models import Decision, Packet
+from approvals import bundle, demands, errors, evidence, receipt, signatures, signing
+from approvals.models import Decision, Packet, Publication
 from approvals.policies import decide_policy, propose_policy
 from approvals.policy_text import DEFAULT_POLICY
 from approvals.signatures import Decided
@@ -566,6 +566,29 @@ def test_a_key_that_is_gone_leaves_what_it_signed(
     report = verified(bundle.exported(walk.cast.acme), [vouched()])
     assert (said(report), report.passkeys) == ("", 1)
     assert evidence.examine(walk.cast.acme).problems == []
+
+
+PUBLISH = """
+@id("publishing-takes-a-key")
+@why("It leaves.")
+@passkey("required")
+permit (principal, action == Action::"publish", resource);
+"""
+
+
+def test_the_receipt_of_a_publication_names_the_key_that_let_it_out(
+    walk: Walk, key: SoftKey
+) -> None:
+    in_force(walk, PUBLISH)
+    packet = walk.to_review()
+    with pytest.raises(errors.NeedsPasskey):
+        walk.decide(packet)
+    walk.decide(packet, passkey=signed(packet, walk.cast.ada, key))
+    walk.drain()
+    statement = Publication.objects.get().statement
+    assert statement is not None
+    (told,) = receipt.verify(statement, [signing_key().public_key()])["predicate"]["decisions"]
+    assert told["passkey"] == Passkey.objects.get().fingerprint
 
 
 # --- The page -------------------------------------------------------------------------------------
