@@ -1,4 +1,8 @@
-"""`excluded__holds=7`: whether a JSON list holds a number or a text, on both databases."""
+"""Questions about a JSON list, on both databases.
+
+`excluded__holds=7`: whether it holds this value. `routes__open_to=["role:admin"]`: whether it is
+empty or holds one of these texts.
+"""
 
 from __future__ import annotations
 
@@ -24,3 +28,24 @@ class Holds(Lookup):
     def as_postgresql(self, compiler: Any, connection: Any) -> tuple[str, list[Any]]:
         column, params = self.process_lhs(compiler, connection)
         return f"({column} @> %s::jsonb)", [*params, json.dumps([self.rhs])]
+
+
+@JSONField.register_lookup
+class OpenTo(Lookup):
+    """One condition however many texts there are: it is in the query of every page."""
+
+    lookup_name = "open_to"
+    prepare_rhs = False
+
+    def as_sqlite(self, compiler: Any, connection: Any) -> tuple[str, list[Any]]:
+        column, params = self.process_lhs(compiler, connection)
+        texts = list(self.rhs)
+        # As above: the texts travel as parameters, and there are as many marks as texts.
+        marks = ", ".join(["%s"] * len(texts))
+        among = f"EXISTS (SELECT 1 FROM json_each({column}) WHERE value IN ({marks}))"  # noqa: S608
+        return f"({column} = '[]' OR {among})", [*params, *params, *texts]
+
+    def as_postgresql(self, compiler: Any, connection: Any) -> tuple[str, list[Any]]:
+        column, params = self.process_lhs(compiler, connection)
+        shared = f"{column} ?| %s::text[]"
+        return f"({column} = '[]'::jsonb OR {shared})", [*params, *params, list(self.rhs)]

@@ -57,10 +57,7 @@ def mine(packets: QuerySet[Packet], member: Membership) -> QuerySet[Packet]:
         packet=OuterRef("pk"), person=member.user, round=OuterRef("round")
     )
     usable = packets.filter(kind__in=kinds_for(member), held_until=None).exclude(Exists(answered))
-    counts = Q(routes=[])
-    for route in routes_of(member):
-        counts |= Q(routes__holds=route)
-    usable = usable.filter(counts)
+    usable = usable.filter(routes__open_to=routes_of(member))
     if not member.tenant.one_person:
         usable = usable.exclude(excluded__holds=member.user.person_id)
     return usable

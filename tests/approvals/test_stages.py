@@ -12,6 +12,7 @@ from approvals.models import Group, Packet, PolicyVersion
 from approvals.policies import QuorumUnreachable, decide_policy, propose_policy
 from approvals.policy import PolicyRefused
 from approvals.policy_text import DEFAULT_POLICY
+from approvals.queries import mine, open_packets, shell_counts
 from approvals.states import PacketState, Verdict
 from portal import people
 from portal.handoff import Job
@@ -96,6 +97,28 @@ def test_three_stages_of_one_need_three_people(walk: Walk) -> None:
     states = [walk.decide(packet, each).state for each in three]
 
     assert states == [PacketState.OPEN, PacketState.OPEN, PacketState.APPROVED]
+
+
+@pytest.mark.both_databases
+def test_a_packet_waits_only_for_those_who_count(walk: Walk, database: str) -> None:
+    cast = walk.cast
+    packet = waiting(walk)
+    in_force(walk, "")
+    plain = walk.to_call()
+    cy, odd = cast.member("Cy Other", [Role.REVIEWER]), cast.member("Odd One", [])
+    waits = {
+        each.user.name: list(mine(open_packets(cast.acme), each).values_list("pk", flat=True))
+        for each in (cast.ada, cast.bo, cy, cast.olu, cast.vic, odd)
+    }
+    both = [packet.pk, plain.pk]
+    assert waits == {
+        "Ada Obi": both,
+        "Bo Lindqvist": both,
+        "Cy Other": [plain.pk],
+        **{name: [] for name in ("Olu Adeyemi", "Vic Moreau", "Odd One")},
+    }
+    assert shell_counts(cast.ada)["queue"] == 2
+    assert shell_counts(cy)["queue"] == 1
 
 
 def test_whoever_is_in_no_stage_cannot_approve_and_can_hold_back(walk: Walk) -> None:
