@@ -185,6 +185,10 @@ PATHS: Mapping[str, Sequence[Event]] = {
     "whoever asked": (("start", 1), ("ask", 0, PLAIN), CARRY, vote(0, CY), vote(0, CY, DENY)),
     "what one's machine asked for": (("start", 2), ("ask", 0, PLAIN), CARRY, vote(0, OLU)),
     "who may not": (*ONE_CALL, *(vote(0, who) for who in (OLU, VIC, MONA, EVE)), vote(0, ADA)),
+    "a reviewer lets nothing out, and holds back": (*(*REVIEW, vote(0, UNA), vote(0, UNA, DENY)),),
+    "a publisher alone decides no call": (
+        *(*ONE_CALL, ("change_roles", 0, 2), vote(0, ADA), vote(0, ADA, DENY), vote(0, BO)),
+    ),
     "other digests": (
         *(START, ("ask", 0, PLAIN, PLAIN), CARRY, CARRY),
         *(vote(0, ADA, seen=seen) for seen in ("none", "wrong", "another's", "right")),
