@@ -32,6 +32,10 @@ def the_requester_may_approve(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(deciding, "_four_eyes", lambda packet, answer, member: False)
 
 
+def every_approval_is_called_ones_own(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(deciding, "_four_eyes", lambda packet, answer, member: True)
+
+
 def the_author_of_the_rule_is_forgotten(patch: pytest.MonkeyPatch) -> None:
     real = opening.excluded_people
     patch.setattr(opening, "excluded_people", lambda run, author: real(run, None))
@@ -180,6 +184,7 @@ def a_packet_is_not_looked_at_where_its_call_begins(patch: pytest.MonkeyPatch) -
 FAULTS: Mapping[Fault, tuple[str, int]] = {
     nobody_is_excluded: ("whoever asked", 6),
     the_requester_may_approve: ("whoever asked", 6),
+    every_approval_is_called_ones_own: ("a question is answered", 6),
     the_author_of_the_rule_is_forgotten: ("whoever wrote the rule", 6),
     rows_are_counted_and_not_people: ("the first of two leaves", 6),
     a_lost_role_still_counts: ("the first of two loses the role", 6),

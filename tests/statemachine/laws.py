@@ -308,6 +308,7 @@ def law_6_nobody_approves_their_own(step: Step) -> None:
     for key, packet in step.after.packets.items():
         asked, name = world.asked[key], _named(packet)
         hold(6, set(packet.excluded) == asked.barred, f"{name} does not bar the right people")
+        hold(6, not packet.self_approved, f"{name} is labelled self-approved, and no one is alone")
         hold(6, packet.needed == asked.wants.people, f"{name} needs {packet.needed} people")
         given = [(each.name, each.verdict, each.digest) for each in asked.votes]
         hold(6, stored.get(key, []) == given, f"{name} has other answers than were given")
