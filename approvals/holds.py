@@ -1,7 +1,7 @@
 """Questions about a JSON list, on both databases.
 
-`excluded__holds=7`: whether it holds this value. `routes__open_to=["role:admin"]`: whether it is
-empty or holds one of these texts.
+`excluded__holds=7`: whether it holds this value. `routes__open_to=(["role:admin"], 7)`: whether
+it is empty, or holds one of these roles or a group of this membership, by primary key.
 """
 
 from __future__ import annotations
@@ -32,20 +32,25 @@ class Holds(Lookup):
 
 @JSONField.register_lookup
 class OpenTo(Lookup):
-    """One condition however many texts there are: it is in the query of every page."""
+    """One condition, groups looked up inside it: it is in the query of every page."""
 
     lookup_name = "open_to"
     prepare_rhs = False
 
     def as_sqlite(self, compiler: Any, connection: Any) -> tuple[str, list[Any]]:
         column, params = self.process_lhs(compiler, connection)
-        texts = list(self.rhs)
+        roles, member = self.rhs
         # As above: the texts travel as parameters, and there are as many marks as texts.
-        marks = ", ".join(["%s"] * len(texts))
-        among = f"EXISTS (SELECT 1 FROM json_each({column}) WHERE value IN ({marks}))"  # noqa: S608
-        return f"({column} = '[]' OR {among})", [*params, *params, *texts]
+        marks = ", ".join(["%s"] * len(roles))
+        among = f"value IN ({marks}) OR value IN ({_GROUPS})"
+        shared = f"EXISTS (SELECT 1 FROM json_each({column}) WHERE {among})"  # noqa: S608
+        return f"({column} = '[]' OR {shared})", [*params, *params, *roles, member]
 
     def as_postgresql(self, compiler: Any, connection: Any) -> tuple[str, list[Any]]:
         column, params = self.process_lhs(compiler, connection)
-        shared = f"{column} ?| %s::text[]"
-        return f"({column} = '[]'::jsonb OR {shared})", [*params, *params, list(self.rhs)]
+        roles, member = self.rhs
+        shared = f"{column} ?| (%s::text[] || ARRAY({_GROUPS}))"
+        return f"({column} = '[]'::jsonb OR {shared})", [*params, *params, list(roles), member]
+
+
+_GROUPS = "SELECT 'group:' || group_id FROM approvals_groupmember WHERE membership_id = %s"

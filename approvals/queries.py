@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import Any
 
 from django.core.exceptions import EmptyResultSet
@@ -57,7 +58,7 @@ def mine(packets: QuerySet[Packet], member: Membership) -> QuerySet[Packet]:
         packet=OuterRef("pk"), person=member.user, round=OuterRef("round")
     )
     usable = packets.filter(kind__in=kinds_for(member), held_until=None).exclude(Exists(answered))
-    usable = usable.filter(routes__open_to=routes_of(member))
+    usable = usable.filter(routes__open_to=([f"role:{role}" for role in member.roles], member.pk))
     if not member.tenant.one_person:
         usable = usable.exclude(excluded__holds=member.user.person_id)
     return usable
@@ -88,20 +89,48 @@ _NUMBERS = ("queue", "soon", "today", "runs", "handed", "unknown")
 _NOTHING = "SELECT expires_at FROM approvals_packet WHERE 1 = 0"
 
 
-def shell_counts(member: Membership, own: QuerySet[Packet] | None = None) -> Mapping[str, int]:
+@dataclass(frozen=True)
+class _Asker:
+    """All of a member that `mine` looks at, by value; equal ones get the same statement."""
+
+    values: tuple[object, ...]
+    member: Membership = field(compare=False)
+
+    @classmethod
+    def of(cls, member: Membership) -> _Asker:
+        user, tenant = member.user, member.tenant
+        told = (tenant.pk, tenant.one_person, user.pk, user.person_id, user.is_machine)
+        return cls((connection.vendor, *told, member.pk, *member.roles), member)
+
+
+@lru_cache(maxsize=1024)
+def _own(asker: _Asker) -> QuerySet[Packet]:
+    return mine(open_packets(asker.member.tenant), asker.member)
+
+
+def waiting_for(member: Membership) -> QuerySet[Packet]:
+    """Open packets that wait for this member. Kept as a question, not as its answer: putting it
+    takes longer than the database needs for it."""
+    return _own(_Asker.of(member)).all()
+
+
+@lru_cache(maxsize=1024)
+def _own_statement(asker: _Asker) -> tuple[str, tuple[Any, ...]]:
+    try:
+        return _own(asker).values("expires_at")[:CAP].query.sql_with_params()
+    except EmptyResultSet:
+        # Nothing ever waits for a machine, or for a person whose roles answer nothing.
+        return _NOTHING, ()
+
+
+def shell_counts(member: Membership) -> Mapping[str, int]:
     """Small numbers for the navigation and the head of the queue, each counted to `CAP`.
 
     `queue` waits for this member, `soon` of that expires within `SOON`; `today` this member
     answered; `runs` are under way; `handed` are failures this member has; `unknown` outcomes
-    stand on the desk. Whoever has the packets of `mine` already gives them as `own`.
+    stand on the desk.
     """
-    if own is None:
-        own = mine(open_packets(member.tenant), member)
-    try:
-        statement, params = own.values("expires_at")[:CAP].query.sql_with_params()
-    except EmptyResultSet:
-        # Nothing ever waits for a machine, or for a person whose roles answer nothing.
-        statement, params = _NOTHING, ()
+    statement, params = _own_statement(_Asker.of(member))
     stored = connection.ops.adapt_datetimefield_value
     here, theirs = (member.tenant_id,), (member.tenant_id, member.user_id)
     values = (
@@ -164,7 +193,6 @@ def filtered(packets: QuerySet[Packet], filters: Filters) -> QuerySet[Packet]:
 _ROW_VALUES = (
     "pk", "public_id", "number", "kind", "state", "effect", "opened_at", "expires_at", "settled_at",
     "needed", "blocked", "heading", "held_until", "run__number", "requested_by__name",
-    "excluded",
 )  # fmt: skip
 Mark = tuple[str, str, str]
 
@@ -240,6 +268,11 @@ def rows_of(
     reading: Reader | None = None
     if several:
         tenant = Tenant.objects.get(pk=several[0]["tenant_id"])
+        # Only here: of most packets one person is wanted, and nothing is counted.
+        keys = [each["pk"] for each in several]
+        excluded = dict(Packet.objects.filter(pk__in=keys).values_list("pk", "excluded"))
+        for each in several:
+            each["excluded"] = excluded[each["pk"]]
         asked = [Asked(each["pk"], each["kind"], each["excluded"]) for each in several]
         voters = voters_by_packet(tenant, asked)
         if reader is not None:
@@ -391,7 +424,7 @@ def no_longer_open(tenant: Tenant, shown: Sequence[uuid.UUID]) -> list[Row]:
 
 def neighbours(packet: Packet, member: Membership) -> tuple[uuid.UUID | None, uuid.UUID | None]:
     """The packets before and after this one among those that wait for this member."""
-    own = mine(open_packets(packet.tenant), member).exclude(pk=packet.pk)
+    own = waiting_for(member).exclude(pk=packet.pk)
     here = packet.expires_at
     following = (
         own.filter(Q(expires_at__gt=here) | Q(expires_at=here, id__gt=packet.pk))
@@ -409,7 +442,7 @@ def neighbours(packet: Packet, member: Membership) -> tuple[uuid.UUID | None, uu
 
 def first_waiting(member: Membership, but: Packet) -> tuple[uuid.UUID | None, int]:
     """The next packet to decide after this one was, and how many are left (to `CAP`)."""
-    own = mine(open_packets(member.tenant), member).exclude(pk=but.pk)
+    own = waiting_for(member).exclude(pk=but.pk)
     return own.values_list("public_id", flat=True).first(), own[:CAP].count()
 
 

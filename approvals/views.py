@@ -74,13 +74,12 @@ def queue(request: TenantRequest) -> HttpResponse:
     filters = queries.Filters.read(request.GET.dict(), usual="mine" if answers else "all")
     decided = filters.scope == "decided"
     waiting = queries.open_packets(member.tenant)
-    own = queries.mine(waiting, member)
     # The list and the navigation show the same numbers, read once.
-    counts = request.shell_counts = queries.shell_counts(member, own)
+    counts = request.shell_counts = queries.shell_counts(member)
     if decided:
         page = queries.decided_page(member, filters, asked_number(request, "before"))
     else:
-        shown = own if filters.scope == "mine" else waiting
+        shown = queries.waiting_for(member) if filters.scope == "mine" else waiting
         page = queries.queue_page(shown, filters, request.GET.get("after", ""), member)
     kept = {key: value for key, value in (("kind", filters.kind), ("q", filters.text)) if value}
     context = {

@@ -296,17 +296,18 @@ def _local(moment: dt.datetime) -> dt.datetime:
     return moment.astimezone(timezone.get_default_timezone())
 
 
-def _exact(moment: dt.datetime) -> str:
+@lru_cache(maxsize=4096)
+def _stamps(moment: dt.datetime) -> tuple[str, str]:
+    """The moment for machines, and exactly for people; kept, because lists are drawn again."""
     local = _local(moment)
-    return f"{local.isoformat(' ', 'seconds')[:19]} {local.tzname()}"
+    exact = f"{local.isoformat(' ', 'seconds')[:19]} {local.tzname()}"
+    return moment.isoformat(timespec="seconds"), exact
 
 
 def _time(moment: dt.datetime, words: str, attributes: str = "") -> SafeString:
     """A <time>; `words` and `attributes` are made in this module, digits and letters only."""
-    return SafeString(
-        f'<time datetime="{moment.isoformat(timespec="seconds")}" title="{_exact(moment)}"'
-        f"{attributes}>{words}</time>"
-    )
+    stamp, exact = _stamps(moment)
+    return SafeString(f'<time datetime="{stamp}" title="{exact}"{attributes}>{words}</time>')
 
 
 @register.simple_tag
@@ -381,13 +382,13 @@ def countdown(
         tone, sign = " is-wait", _icon("clock", "", "")
     if left <= 0:
         word = "time is up"
-    stamp = until.isoformat(timespec="seconds")
-    begun = f' data-since="{since.isoformat(timespec="seconds")}"' if since else ""
+    stamp, exact = _stamps(until)
+    begun = f' data-since="{_stamps(since)[0]}"' if since else ""
     said = ' data-said=""' if large else ""
     # Numbers, dates and our own words; `word` is escaped.
     return SafeString(
         f'<div class="countdown{" countdown-l" if large else ""}{tone}" data-until="{stamp}"{begun}'
-        f'{said}><time class="countdown-time" datetime="{stamp}" title="{_exact(until)}">'
+        f'{said}><time class="countdown-time" datetime="{stamp}" title="{exact}">'
         f'{left_words(left)}</time><progress class="bar" value="{share}" max="100" '
         f'aria-hidden="true"></progress><small>{sign}<span>{html.escape(word)}</span></small></div>'
     )
