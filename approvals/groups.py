@@ -9,7 +9,7 @@ from django.db import transaction
 
 from approvals import reachable
 from approvals.models import Group, GroupMember, Packet, PolicyVersion
-from approvals.policy import explain
+from approvals.policy import stored_rules
 from approvals.states import PacketState
 from portal import audit, live
 from portal.access import demand
@@ -91,7 +91,7 @@ def _texts(tenant: Tenant, *states: PolicyVersion.State) -> list[tuple[int, str]
 def _rules_that_demand(text: str, handle: str) -> list[str]:
     return [
         rule.id
-        for rule in explain(text).values()
+        for rule in stored_rules(text).values()
         if any((each.kind, each.name) == ("group", handle) for each in rule.demands.stages)
     ]
 

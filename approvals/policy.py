@@ -80,6 +80,7 @@ from approvals.policy_text import (
     check_policy,
     compile_policy,
     explain,
+    stored_rules,
 )
 
 __all__ = [
@@ -98,6 +99,7 @@ __all__ = [
     "explain",
     "recalled",
     "stored",
+    "stored_rules",
 ]
 
 Effect: TypeAlias = Literal["allow", "ask", "deny"]

@@ -227,6 +227,18 @@ def explain(text: str) -> dict[str, Rule]:
     return {rule.id: rule for rule in compile_policy(text).rules.values()}
 
 
+def stored_rules(text: str) -> dict[str, Rule]:
+    """The same of a text that was taken once; none if it cannot be read any more.
+
+    What an earlier version of Cedar or of the portal took, a later one may refuse. Whatever such a
+    policy is asked is denied, and its tenant must still be able to see it and to propose another.
+    """
+    try:
+        return explain(text)
+    except PolicyRefused:
+        return {}
+
+
 @lru_cache(maxsize=256)
 def compile_policy(text: str) -> Compiled:
     """Parse and check once per text: policies are immutable, and every tool call asks them."""

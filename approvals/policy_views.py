@@ -13,7 +13,7 @@ from approvals import policies as policy_story
 from approvals import queries, reachable
 from approvals.access import access_policy
 from approvals.forms import USUAL_DAYS, PolicyForm, TrialForm
-from approvals.policy import PolicyRefused, explain
+from approvals.policy import PolicyRefused, stored_rules
 from approvals.policy_changes import changes
 from approvals.policy_text import DEFAULT_POLICY
 from approvals.trials import Tried, tried
@@ -34,7 +34,7 @@ def policies(request: TenantRequest) -> HttpResponse:
     context = {
         "versions": versions,
         "in_force": in_force,
-        "rules": list(explain(in_force.text).values()) if in_force else [],
+        "rules": list(stored_rules(in_force.text).values()) if in_force else [],
         "unreachable": reachable.of_version(in_force) if in_force else [],
     }
     return render(request, "approvals/policies.html", context)
@@ -47,8 +47,8 @@ def _version_context(request: TenantRequest, number: int) -> dict[str, Any]:
         "version": found,
         "earlier": against,
         "rows": changes(against.text, found.text) if against else [],
-        "rules": list(explain(found.text).values()),
-        "earlier_rules": explain(against.text) if against else {},
+        "rules": list(stored_rules(found.text).values()),
+        "earlier_rules": stored_rules(against.text) if against else {},
         "unreachable": reachable.of_version(found) if found.state in _MATTERS else [],
         "may_decide": policy_story.may_decide(found, request.membership),
         "trial_form": TrialForm(initial={"days": USUAL_DAYS}),

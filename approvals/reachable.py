@@ -16,7 +16,7 @@ from approvals import policy_places
 from approvals.counting import People, groups_of, quorum_of
 from approvals.demands import ANNOTATIONS, Demands, Groups
 from approvals.models import Packet, PolicyVersion
-from approvals.policy import PolicyProblem, Rule, explain
+from approvals.policy import PolicyProblem, Rule, explain, stored_rules
 from approvals.quorum import Quorum, listed
 from approvals.states import PacketKind
 from portal import audit, live
@@ -83,7 +83,7 @@ def problems(
     A rule that is in force word for word is no news of this version: it is warned of where the
     policy is shown, and must not keep others from being changed.
     """
-    known = explain(in_force.text) if in_force is not None else {}
+    known = stored_rules(in_force.text) if in_force is not None else {}
     fresh = [
         rule
         for rule in explain(text).values()
@@ -111,7 +111,7 @@ def problems(
 
 def of_version(version: PolicyVersion) -> list[Unreachable]:
     """The rules of a version that cannot be satisfied now."""
-    rules = list(explain(version.text).values())
+    rules = list(stored_rules(version.text).values())
     return unreachable(version.tenant, rules, version.author)
 
 

@@ -67,6 +67,22 @@ def words(page: Page) -> str:
 
 
 @pytest.mark.both_databases
+def test_a_text_that_cannot_be_read_any_more_is_shown_and_followed_by_another(walk: Walk) -> None:
+    """A later version of Cedar may refuse what an earlier one took."""
+    PolicyVersion.objects.filter(state=PolicyVersion.State.IN_FORCE).update(text="permit (")
+    admin = Visitor(walk.cast.max)
+    for page in ("", "1/"):
+        told = admin.get(f"/t/acme/policies/{page}")
+        assert told.status_code == 200
+        assert "This text cannot be read any more" in told.content.decode()
+    assert admin.get("/t/acme/people/groups/").status_code == 200
+
+    second = walk.cast.member("Second Admin", [Role.ADMIN])
+    version = propose_policy(DEFAULT_POLICY, member=walk.cast.max)
+    decide_policy(version, approve=True, seen=version.digest, member=second)
+    assert "not-in-contract" in admin.get("/t/acme/policies/").content.decode()
+
+
 def test_every_verdict_keeps_the_facts_it_was_reached_on(walk: Walk) -> None:
     walk.to_call()
     publication = walk.to_publish()
