@@ -111,7 +111,8 @@ def test_a_long_queue_is_read_page_by_page(walk: Walk) -> None:
     rest = shown(visitor.get(address.replace("&amp;", "&")))
     assert len(rest) == 11
     assert not set(seen) & set(rest)
-    assert "99+" not in text_of(page)
+    # Between marks: a moment in an address may end so as well.
+    assert "99+<" not in text_of(page)
 
 
 def test_words_and_numbers_narrow_the_list(walk: Walk) -> None:
