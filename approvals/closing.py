@@ -9,9 +9,10 @@ from django.db import transaction
 from django.db.models import Q
 from django.utils import timezone
 
+from approvals.effects import tell
 from approvals.models import Candidate, Packet, Publication
 from approvals.states import PacketKind, PacketState, PublicationState
-from portal import audit, live
+from portal import audit
 from portal.clock import database_now
 from portal.models import User
 from runs import grants, lifecycle, resuming
@@ -93,11 +94,7 @@ def close_packet(
         digest=packet.digest,
         **({"reason": reason} if reason else {}),
     )
-    live.changed_on_commit(
-        live.queue_topic(packet.tenant_id),
-        live.packet_topic(packet.pk),
-        live.run_topic(packet.run_id),
-    )
+    tell(packet)
 
 
 # Rows of one kind that one sweep takes up; the next one goes on.

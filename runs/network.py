@@ -252,7 +252,7 @@ def answer_words(grant: EgressGrant, packet: int | None) -> str:
                 "approval; nothing is open."
             )
         case GrantState.WITHDRAWN:
-            return f"Withdrawn: the request for {where} was closed before anybody decided."
+            return f"Withdrawn: the request for {where} was closed before anybody decided.{said}"
         case GrantState.EXPIRED:
             return f"Over: the time of {where} is used up. Ask again if it is still needed."
         case GrantState.REVOKED:

@@ -264,6 +264,12 @@ def test_a_hold_on_a_rule_that_asks_nobody_is_refused() -> None:
         check_policy(text)
 
 
+def test_the_table_of_rules_tells_the_hold(walk: Walk) -> None:
+    walk.hold_policy("15m")
+    page = text_of(Visitor(walk.cast.max).get("/t/acme/policies/"))
+    assert page.count("can be undone for 15 min") == 2
+
+
 def test_the_longest_hold_of_several_rules_counts() -> None:
     assert joined([Demands(hold=60), Demands(hold=7200), Demands()]).hold == 7200
     assert joined([]).sealed({}) == {"needed": 1, "roles": []}

@@ -8,13 +8,16 @@ import pytest
 
 from approvals import errors
 from approvals.models import Packet, Publication
+from approvals.opening import open_egress_packet
 from approvals.states import PacketState
 from approvals.withdraw import withdraw_packet
 from portal.errors import BadInput, NotFound
 from portal.models import AuditEntry
 from runs.models import Event
-from runs.states import RunStatus
+from runs.network import answer_words
+from runs.states import GrantState, RunStatus
 from tests.races.crowd import at_once
+from tests.runs import test_egress_pages as egress
 from tests.visits import Visitor, address_of, text_of
 from tests.walk import Walk, call_of, parked_call
 
@@ -70,6 +73,19 @@ def test_who_may_withdraw_and_with_which_words(walk: Walk) -> None:
     withdraw(walk, packet)
     with pytest.raises(errors.AlreadySettled):
         withdraw(walk, packet)
+
+
+def test_inv05_a_withdrawn_request_for_network_tells_the_agent_why(walk: Walk) -> None:
+    _, lease = egress.at_work(walk)
+    grant = egress.asked(walk, lease)
+    packet = open_egress_packet(grant.pk)
+    assert packet is not None
+    withdraw(walk, packet)
+    grant.refresh_from_db()
+    assert grant.state == GrantState.WITHDRAWN
+    words = answer_words(grant, packet.number)
+    assert words.startswith("Withdrawn: ")
+    assert WHY in words
 
 
 def test_an_approval_that_is_held_can_be_withdrawn(walk: Walk) -> None:
