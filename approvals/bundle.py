@@ -1,4 +1,4 @@
-"""Write a bundle of evidence, in the form that `approvals.verify` checks.
+"""Write a bundle of evidence, in the form that `approvals.verify` describes.
 
 It is read from the tables in portions and never held as a whole, so its size costs no memory, and
 no transaction stays open while somebody downloads it.
@@ -15,9 +15,9 @@ from typing import Any
 from django.db.models import Max, Min, Q, QuerySet
 from django.utils import timezone
 
+from approvals.bundle_form import END_TYPE, VERSION, details_of, framed
 from approvals.checking import receipt_body
 from approvals.models import Candidate, Decision, Packet, Publication, Receipt
-from approvals.verify import END_TYPE, VERSION, details_of, framed
 from portal import audit, dsse
 from portal.errors import NotFound
 from portal.evidence import GENESIS

@@ -6,7 +6,7 @@ from django.http import HttpResponse, HttpResponseBase
 from django.shortcuts import render
 from django.views.decorators.http import require_GET
 
-from approvals import bundle, verify
+from approvals import bundle, verifier
 from approvals.forms import BundleForm
 from portal.access import TenantRequest, tenant_view
 from portal.downloads import streamed
@@ -40,6 +40,6 @@ def check(request: TenantRequest) -> HttpResponse:
     """The same lines, given to the verifier, and what it says."""
     asked, form = _asked(request)
     keys = [key_id(each.public_key()) for each in signing_keys()]
-    report = verify.verified(bundle.exported(request.tenant, asked), keys)
+    report = verifier.verified(bundle.exported(request.tenant, asked), keys)
     context = {"report": report, "form": form, "query": form.query()}
     return render(request, "approvals/bundle_check.html", context)

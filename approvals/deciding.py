@@ -301,6 +301,9 @@ def whole(packet: Packet) -> bool:
     """Whether page and digest still fit, and the rows that will be acted on still fit the page."""
     if not seal.intact(packet.page, packet.digest):
         return False
+    # Pages from before this was sealed name nobody.
+    if packet.page["gate"].get("excluded", packet.excluded) != packet.excluded:
+        return False
     if packet.credential is not None and not scopes.fits(packet, packet.credential):
         return False
     if packet.call is not None:

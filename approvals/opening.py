@@ -198,6 +198,7 @@ def _open(
         "gate": {
             **demands.sealed(groups_of(run.tenant_id)),
             "valid_minutes": valid_minutes,
+            "excluded": sorted(excluded),
         }
     }
     whole, sealed_digest = seal.sealed(page)

@@ -13,13 +13,16 @@ from django.db import connection
 from django.utils import timezone
 
 from approvals import bundle, demands, errors, evidence, receipt, signatures, signing
+from approvals.bundle_form import framed
 from approvals.models import Decision, Packet, Publication
 from approvals.policies import decide_policy, propose_policy
 from approvals.policy_text import DEFAULT_POLICY
 from approvals.signatures import Decided
 from approvals.states import PacketState, Verdict
 from approvals.undo import release_packet, undo_approval
-from approvals.verify import Report, framed, main, verified
+from approvals.verifier import verified
+from approvals.verify import main
+from approvals.verify_report import Report
 from portal import audit, passkey_account
 from portal.dsse import key_id
 from portal.errors import BadInput

@@ -17,7 +17,7 @@ from approvals.policy import PolicyRefused, check_policy
 from approvals.policy_text import DEFAULT_POLICY
 from approvals.states import PacketState
 from approvals.undo import release_packet, undo_approval
-from approvals.verify import verified
+from approvals.verifier import verified
 from portal.dsse import key_id
 from portal.errors import BadInput, NotAllowed, NotFound
 from portal.handoff import Job

@@ -19,7 +19,8 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from approvals.verify import END_TYPE, framed, lines_of, verified
+from approvals.bundle_form import END_TYPE, framed, lines_of
+from approvals.verifier import verified
 from portal import dsse
 from portal.canonical import canonical
 from portal.evidence import CHECKPOINT_TYPE, GENESIS

@@ -18,7 +18,7 @@ import rfc8785
 
 from approvals import bundle
 from approvals.models import Decision, Packet, Publication
-from approvals.verify import verified
+from approvals.verifier import verified
 from portal.dsse import key_id
 from portal.models import AuditEntry
 from portal.signing import signing_key

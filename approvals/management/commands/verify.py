@@ -12,7 +12,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from approvals import evidence, receipt
-from approvals.verify import NoBundle, lines_of, told, verified
+from approvals.bundle_form import lines_of
+from approvals.verifier import verified
+from approvals.verify_report import NoBundle, told
 from portal.canonical import canonical
 from portal.dsse import key_id, public_key
 from portal.models import Tenant

@@ -1,0 +1,103 @@
+"""Whether those who approved a packet were enough, told from evidence alone.
+
+The page of a packet seals what its rules demand, and the audit log tells who answered. This follows
+one packet from the one to the other, as a bundle has them. What it cannot see it does not judge:
+who was in a group or held a role when it counted is the portal's word, in the line that ends the
+packet. It knows no framework.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from approvals.quorum import Quorum, number_word
+
+
+@dataclass
+class Tally:
+    """What an undecided packet demands, and who approved it in its latest round of votes."""
+
+    quorum: Quorum
+    passkey: bool = False
+    # Whether an approval is held, and can be undone: the packet may then be open again.
+    held: bool = False
+    # People who may not approve, by key; None where the page is older than that.
+    excluded: Collection[object] | None = None
+    round: object = 1
+    approved: set[int] = field(default_factory=set)
+
+    @classmethod
+    def of_page(cls, page: Mapping[str, Any]) -> Tally:
+        """As the page seals it. Raises `ValueError` for a gate that cannot be read."""
+        gate = page.get("gate")
+        try:
+            if not isinstance(gate, dict):
+                raise TypeError
+            return cls(
+                Quorum.of_gate(gate),
+                bool(gate.get("passkey")),
+                "hold_seconds" in gate,
+                None if "excluded" not in gate else list(gate["excluded"]),
+            )
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
+            raise ValueError("its page does not say who must approve it") from None
+
+    def take(self, decision: Mapping[str, Any]) -> Iterator[str]:
+        """One more answer; what is wrong with it, as the end of a sentence about a decision."""
+        if decision.get("verdict") != "approve":
+            return
+        person, counted = decision.get("person"), decision.get("round", 1)
+        if type(person) is not int:
+            yield "is nobody's"
+            return
+        if counted != self.round:
+            self.round, self.approved = counted, set()
+        if person in self.approved:
+            yield "is the second approval of one person"
+        self.approved.add(person)
+        if self.passkey and decision.get("signature") is None:
+            yield "takes a passkey, and has none"
+        own = self.excluded is not None and person in self.excluded
+        if own and decision.get("self_approved") is not True:
+            yield "is an approval of somebody who may not give one"
+
+    def end(self, seats: object) -> Iterator[str]:
+        """The packet is approved, with these people in these seats; what that lacks.
+
+        Seats are pairs of a person and what they counted as. Sentences begin with what lacks.
+        """
+        wanted, there = self.quorum.people, len(self.approved)
+        if there < wanted:
+            yield f"it needed {_people(wanted)}, and {_people(there)} approved it"
+        if not self.quorum.stages:
+            return
+        sitting = _pairs(seats)
+        if len({person for person, _ in sitting}) < len(sitting):
+            yield "one person fills two places"
+        if {person for person, _ in sitting} - self.approved:
+            yield "somebody fills a place who did not approve it"
+        filled = Counter(route for _, route in sitting)
+        for stage in self.quorum.stages:
+            if filled[stage.route] < stage.people:
+                yield f"it needed {stage.words}, and {_people(filled[stage.route])} filled that"
+
+
+def _pairs(seats: object) -> list[tuple[object, object]]:
+    rows = seats if isinstance(seats, list) else []
+    # Anything else is no place; numbers and texts alone can be compared and kept in a set.
+    return [
+        (row[0], row[1])
+        for row in rows
+        if isinstance(row, list)
+        and len(row) == 2
+        and all(isinstance(each, int | str) for each in row)
+    ]
+
+
+def _people(number: int) -> str:
+    if not number:
+        return "nobody"
+    return f"{number_word(number)} {'person' if number == 1 else 'people'}"
