@@ -48,6 +48,7 @@ from portal.errors import BadInput, NotFound, Refusal
 from portal.roles import Permission
 from runs import lifecycle, recovery
 from runs.credentials import grants, sight
+from runs.states import Unclear
 
 _GET_OR_POST = require_http_methods(["GET", "HEAD", "POST"])
 KINDS = (
@@ -614,11 +615,16 @@ def unknown(request: TenantRequest) -> HttpResponse:
 def call_settle(request: TenantRequest, pk: int) -> HttpResponse:
     call = access_call(request.membership, pk)
     happened = request.POST.get("happened")
-    if happened not in ("yes", "no"):
+    if happened not in ("yes", "no", *Unclear):
         raise BadInput(reason="The form did not say whether it happened. Nothing was changed.")
     note = request.POST.get("note", "").strip()
     if not note:
         raise BadInput(reason=_SAY_WHAT_YOU_SAW)
+    if happened in tuple(Unclear):
+        found = Unclear(happened)
+        lifecycle.note_unclear_call(call, found=found, note=note[:2000], member=request.membership)
+        messages.warning(request, "It is noted. The outcome is still unknown.")
+        return redirect("approvals:unknown", tenant=request.tenant.slug)
     lifecycle.settle_unknown_call(
         call, happened=happened == "yes", note=note[:2000], member=request.membership
     )

@@ -778,6 +778,12 @@ _WORDS = {
 async def _settle(lease: Lease, run: Run, sandbox: Sandbox, host: RunHost, outcome: Outcome) -> str:
     if host.unknown:
         await sandbox.close()
+        if outcome.stop != "cancelled" and time.monotonic() > host.deadline:
+            # It could do nothing more if it waited. What the call did is still to be settled.
+            raise _timed_out(
+                "A call was under way then, and nobody knows what became of it: settle it first.",
+                retry_safe=False,
+            )
         await in_thread(lifecycle.park_unknown)(lease)
         return "outcome unknown"
     if outcome.status == "failed" and outcome.error is not None:
@@ -886,10 +892,11 @@ async def _stopped(lease: Lease, host: RunHost, sandbox: Sandbox, outcome: Outco
             else outcome.error.text,
             retry_safe=True,
         )
-    raise Failed(
-        "control",
-        "runs.timed_out",
-        "agent",
-        "The contract's wall time is used up. Raise it in a new version, or narrow the job.",
-        retry_safe=True,
+    raise _timed_out("", retry_safe=True)
+
+
+def _timed_out(more: str, *, retry_safe: bool) -> Failed:
+    words = "The contract's wall time is used up. Raise it in a new version, or narrow the job."
+    return Failed(
+        "control", "runs.timed_out", "agent", f"{words} {more}".strip(), retry_safe=retry_safe
     )

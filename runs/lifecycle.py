@@ -50,6 +50,7 @@ from runs.states import (
     GrantState,
     ResumeState,
     RunStatus,
+    Unclear,
     allowed,
 )
 
@@ -1050,9 +1051,13 @@ def record_call(
 
 
 def _orphan(run: Run, lease: Lease, wanted: str) -> ToolCall | None:
-    """The same outward call, begun by an earlier worker after the last checkpoint."""
+    """The same outward call, begun by an earlier worker after the last checkpoint.
+
+    One that is known not to have had its effect is none: proposed again, it is a call of its own.
+    """
+    effective = [CallState.ACTING, CallState.DONE, CallState.UNKNOWN]
     acted = ToolCall.objects.select_for_update(no_key=True).filter(
-        run=run, outward=True, arguments_digest=wanted, state__in=[*_ACTED, CallState.UNKNOWN]
+        run=run, outward=True, arguments_digest=wanted, state__in=effective
     )
     last = last_checkpoint(run)
     if last is not None:
@@ -1341,6 +1346,34 @@ def settle_unknown_call(call: ToolCall, *, happened: bool, note: str, member: Me
         note=note,
     )
     _wake_if_answered(run)
+
+
+@transaction.atomic(durable=True)
+def note_unclear_call(call: ToolCall, *, found: Unclear, note: str, member: Membership) -> None:
+    """A person looked and cannot say what became of a call. It stays unknown, and that is told."""
+    demand(member, Permission.PUBLISH)
+    note = redact(note)
+    run = locked_run(call.run_id)
+    if run.tenant_id != member.tenant_id:
+        raise NotFound
+    locked = ToolCall.objects.select_for_update(no_key=True).get(pk=call.pk)
+    if CallState(locked.state) is not CallState.UNKNOWN:
+        raise CallSettled(state=locked.state)
+    facts = {
+        "operation": locked.tool,
+        "call": locked.call_id,
+        "result": found.value,
+        "by": member.user.name,
+    }
+    append_events(run, [Draft("call.unclear", run_facts(run) | facts)])
+    audit.record(
+        "call.unclear",
+        tenant=run.tenant,
+        subject=locked,
+        actor=member.user,
+        found=found.value,
+        note=note,
+    )
 
 
 @transaction.atomic(durable=True)

@@ -157,6 +157,21 @@ def _settled(facts: Facts) -> Line:
     )
 
 
+def _unclear(facts: Facts) -> Line:
+    found = {
+        "contradicting": "what is there contradicts itself",
+        "unreachable": "the other side could not be asked",
+    }
+    return Line(
+        "circle-question-mark",
+        "Looked for, still unknown",
+        "wait",
+        code=str(facts.get("operation") or ""),
+        text=found.get(str(facts.get("result")), ""),
+        sub=f"said by {facts['by']}" if facts.get("by") else "",
+    )
+
+
 def _with(facts: Facts) -> str:
     """What the run works in; a narrowed one has nothing to name."""
     provider = facts.get("provider")
@@ -464,6 +479,7 @@ TELLERS: dict[str, Callable[[Facts], Line]] = {
     "call.expired": _call("clock", "Approval not used in time", "ended"),
     "call.unknown": _call("circle-question-mark", "Outcome unknown", "wait"),
     "call.settled": _settled,
+    "call.unclear": _unclear,
     "egress.asked": _rule("globe", "Network asked for", "wait"),
     "egress.granted": _rule("globe", "Network opened", "live"),
     "egress.denied": _rule("x", "Network denied", "danger"),

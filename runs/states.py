@@ -144,3 +144,10 @@ class CallState(StrEnum):
     DONE = "done"
     FAILED = "failed"  # acted, and known not to have had its effect
     UNKNOWN = "unknown"  # acted, outcome not known; a person settles it
+
+
+class Unclear(StrEnum):
+    """What somebody saw who looked for the effect of an unknown call and could not tell."""
+
+    CONTRADICTING = "contradicting"  # more than one effect, or another one than was asked for
+    UNREACHABLE = "unreachable"  # the other side could not be asked
