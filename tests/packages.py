@@ -69,3 +69,8 @@ AGENTACK = Package(
     "0.6.3",
     "e9ee30e3ffa191b44215241c3521b8aa0bd153b06ff71bfcefa951b5a99c1bd1",
 )
+AGENTBARRIER = Package(
+    "agentbarrier",
+    "1.1.0",
+    "cc866bc496f984298f03c075b09476384da20d6c3ccc74166001b86e658e7173",
+)

@@ -104,6 +104,10 @@ class ModelServer(ThreadingHTTPServer):
     def base_url(self) -> str:
         return f"http://127.0.0.1:{self.server_port}/v1"
 
+    def reply(self, body: Mapping[str, Any]) -> Reply:
+        """What is answered to this request."""
+        return self.replies.pop(0) if self.replies else Reply(status=500)
+
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that goes away is part of the tests."""
 
@@ -119,7 +123,7 @@ class _Handler(BaseHTTPRequestHandler):
         length = int(self.headers.get("content-length", "0"))
         body = json.loads(self.rfile.read(length))
         self.server.received.append(Received(self.path, dict(self.headers), body))
-        reply = self.server.replies.pop(0) if self.server.replies else Reply(status=500)
+        reply = self.server.reply(body)
         if reply.status != 200:
             self._plain(reply)
         elif reply.then == "silence":
@@ -275,9 +279,9 @@ def _chat(reply: Reply, body: dict[str, Any]) -> Iterator[bytes]:
 
 
 @contextmanager
-def model_server(*replies: Reply) -> Iterator[ModelServer]:
+def model_server(*replies: Reply, kind: type[ModelServer] = ModelServer) -> Iterator[ModelServer]:
     """A running server. Nothing of it is left afterwards."""
-    server = ModelServer(list(replies))
+    server = kind(list(replies))
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
     thread.start()
     try:
