@@ -20,6 +20,8 @@ class QueueSocket(HintSocket):
 class PacketSocket(HintSocket):
     """One open packet page: the packet itself, and what its run does."""
 
+    shows_presence = True
+
     def topics(self, membership: Membership, **kwargs: Any) -> tuple[str, ...]:
         packet = access_packet(membership, kwargs["public_id"])
         return (live.packet_topic(packet.pk), live.run_topic(packet.run_id))

@@ -26,6 +26,7 @@ from approvals import (
     scopes,
     signing,
     undo,
+    watching,
     withdraw,
 )
 from approvals import standing as standings
@@ -155,8 +156,10 @@ def _tabs_of(packet: Packet) -> list[str]:
     return ["provenance", "discussion"]
 
 
-def _state_context(request: TenantRequest, packet: Packet) -> dict[str, Any]:
-    """What of a packet's page can change while somebody reads it."""
+def _state_context(
+    request: TenantRequest, packet: Packet, since: watching.Look | None
+) -> dict[str, Any]:
+    """What of a packet's page can change while somebody reads it, who saw it at `since` last."""
     standing = standings.standing_of(packet, request.membership)
     is_open = packet.state == PacketState.OPEN
     context: dict[str, Any] = {
@@ -172,6 +175,9 @@ def _state_context(request: TenantRequest, packet: Packet) -> dict[str, Any]:
         "publication": queries.publication_of(packet),
         "withdrawn": queries.withdrawal_of(packet),
         "credential_uses": scopes.uses_of(packet),
+        "others_here": watching.others_here(packet, request.membership),
+        "since": since,
+        "news": watching.news_of(packet, request.membership, since) if since else None,
     }
     if not is_open or standing.answered:
         context["next_id"], context["left"] = queries.first_waiting(request.membership, packet)
@@ -232,7 +238,7 @@ def _packet_page(
     earlier, following = queries.neighbours(packet, request.membership)
     scope = page.get("scope", [])
     context: dict[str, Any] = {
-        **_state_context(request, packet),
+        **_state_context(request, packet, watching.looked(packet, request.membership)),
         "page": page,
         "emphasis": queries.emphasis_of(packet.kind, page["target"]),
         "tabs": [(name, TABS[name]) for name in _tabs_of(packet)],
@@ -296,7 +302,8 @@ def packet_print(request: TenantRequest, public_id: uuid.UUID) -> HttpResponse:
 def packet_state(request: TenantRequest, public_id: uuid.UUID) -> HttpResponse:
     """The parts that change, for a tab that looks again. The page under review stays as it is."""
     found = access_packet(request.membership, public_id)
-    return render(request, "approvals/_packet_state.html", _state_context(request, found))
+    since = watching.look_of(request.GET.get("since", ""))
+    return render(request, "approvals/_packet_state.html", _state_context(request, found, since))
 
 
 @require_GET

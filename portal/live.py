@@ -45,7 +45,8 @@ def person_topic(user_id: int) -> str:
     return f"person.{user_id}"
 
 
-def _client() -> redis.Redis:
+def client() -> redis.Redis:
+    """The connection that hints are sent over."""
     url = settings.CHANNEL_URL
     if url not in _clients:
         _clients[url] = redis.Redis.from_url(url, socket_timeout=2, socket_connect_timeout=2)
@@ -55,7 +56,7 @@ def _client() -> redis.Redis:
 def changed(*topics: str) -> None:
     """Publish at once. A broker that is down is logged, not raised: pages ask by themselves too."""
     try:
-        pipe = _client().pipeline(transaction=False)
+        pipe = client().pipeline(transaction=False)
         for topic in topics:
             pipe.publish(CHANNEL, topic)
         pipe.execute()

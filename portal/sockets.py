@@ -15,7 +15,7 @@ from django.http.response import HttpResponseBase
 from django.urls import URLPattern, path
 from django.utils import timezone
 
-from portal import live, tenancy
+from portal import live, presence, tenancy
 from portal.access import demand, membership_for
 from portal.errors import Refusal
 from portal.hub import LOST, RECONNECTED, hub
@@ -72,6 +72,8 @@ class HintSocket(AsyncWebsocketConsumer):
     # No channel layer: hints come from the process's one subscription (`portal.hub`).
     channel_layer_alias = ""
     permission = Permission.VIEW
+    # Whether others who listen to the first topic are told that this person looks.
+    shows_presence = False
 
     def topics(self, membership: Membership, **kwargs: Any) -> tuple[str, ...]:
         """What to listen to. Raises a `Refusal` if this member may not see the thing."""
@@ -84,6 +86,7 @@ class HintSocket(AsyncWebsocketConsumer):
         self._straight = cast("dict[str, Send]", self.scope)["straight"]
         self._pump: asyncio.Task[None] | None = None
         self._topics: tuple[str, ...] = ()
+        self._tab = ""
         self._news = asyncio.Event()
         self._ask_again = False
         try:
@@ -95,6 +98,8 @@ class HintSocket(AsyncWebsocketConsumer):
             await self.close(NOT_THERE)
             return
         await hub().listen(self._topics, self._heard)
+        if self.shows_presence:
+            self._tab = await presence.tabs().arrive(self._topics[0], self._person)
         self._pump = asyncio.create_task(self._tell(), name="hint socket")
         # Whatever happened between the page and this line: look now.
         self._news.set()
@@ -148,6 +153,8 @@ class HintSocket(AsyncWebsocketConsumer):
 
     async def disconnect(self, code: int) -> None:
         hub().forget(self._topics, self._heard)
+        if self._tab:
+            await presence.tabs().leave(self._topics[0], self._tab)
         if self._pump is not None:
             self._pump.cancel()
             with contextlib.suppress(asyncio.CancelledError, Exception):
@@ -163,6 +170,7 @@ class HintSocket(AsyncWebsocketConsumer):
         if found is None:
             raise SignedOut
         user, self._ends = found
+        self._person = user.pk
         route = dict(self.scope["url_route"]["kwargs"])
         membership = membership_for(user, route.pop("tenant"))
         with tenancy.scope(membership.tenant_id):

@@ -103,8 +103,10 @@
     },
   };
 
+  // Whoever was writing when the form went away still types: that is no key until they look up.
   function busy(target) {
     return (
+      target.closest("[data-quiet]") ||
       target.closest('input:not([type="checkbox"], [type="radio"]), textarea, select, [contenteditable]') ||
       document.querySelector("dialog[open], [popover]:popover-open")
     );
@@ -120,7 +122,7 @@
 
   // Leaving the comment field by Escape gives the keys back.
   document.addEventListener("keydown", (event) => {
-    if (event.key === "Escape" && event.target.matches("textarea, input[type='search']")) event.target.blur();
+    if (event.key === "Escape" && event.target.matches("textarea, input[type='search'], [data-quiet]")) event.target.blur();
   });
 
   document.addEventListener("focusin", (event) => {

@@ -108,6 +108,32 @@
     if (button) form.requestSubmit(button);
   });
 
+  // A key that is held down presses its button once.
+  form.addEventListener("keydown", (event) => {
+    if (event.repeat && (event.key === "Enter" || event.key === " ") && event.target.matches("button")) event.preventDefault();
+  });
+
+  // Somebody else's answer can take the form away while one writes in it. The focus stays with this
+  // packet's decision, where the rest of the word presses no key, and nothing is asked any more.
+  let within = false;
+  const dialogNow = () => document.getElementById("confirm");
+  document.body.addEventListener("htmx:oobBeforeSwap", (event) => {
+    if (event.detail.target.id !== "decide") return;
+    const at = document.activeElement;
+    within = form.contains(at) || Boolean(at.closest("#confirm"));
+  });
+  document.body.addEventListener("htmx:afterSettle", () => {
+    if (form.isConnected) return;
+    const dialog = dialogNow();
+    if (dialog && dialog.open) dialog.close();
+    if (!within) return;
+    within = false;
+    const over = document.getElementById("decide");
+    over.setAttribute("data-quiet", "");
+    over.addEventListener("blur", () => over.removeAttribute("data-quiet"), { once: true });
+    over.focus({ preventScroll: true });
+  });
+
   // What was typed survives a reload that was needed because the portal was away.
   const draft = `comment:${form.dataset.packet}`;
   if (!comment.value) comment.value = sessionStorage.getItem(draft) || "";
