@@ -120,6 +120,14 @@ def overdue(
         "release": list(
             Packet.objects.filter(held_until__lte=now).values_list("pk", flat=True)[:SWEPT]
         ),
+        "nudge": list(
+            Packet.objects.filter(
+                Q(remind_at__lte=now) | Q(escalate_at__lte=now),
+                state=PacketState.OPEN,
+                held_until=None,
+                expires_at__gt=now,
+            ).values_list("pk", flat=True)[:SWEPT]
+        ),
         "close": list(
             Packet.objects.filter(
                 moved,

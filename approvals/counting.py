@@ -23,9 +23,12 @@ def needed_permission(kind: str, verdict: Verdict) -> tuple[Permission, ...]:
     return (Permission.DECIDE,)
 
 
-def quorum_of(packet: Packet) -> Quorum:
-    """What the sealed gate of a packet wants; never fewer people than its row says."""
-    sealed = Quorum.of_gate(packet.page["gate"])
+def quorum_of(packet: Packet, waited: float | None = None) -> Quorum:
+    """What the sealed gate of a packet wants; never fewer people than its row says.
+
+    Those stand in who do by now, or who will once it has `waited` so many seconds.
+    """
+    sealed = Quorum.of_gate(packet.page["gate"], packet.escalated if waited is None else waited)
     return replace(sealed, people=max(sealed.people, packet.needed))
 
 

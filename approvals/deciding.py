@@ -34,6 +34,7 @@ from approvals.effects import begin_hold, end_packet, tell
 from approvals.judge import TenantJudge, policy_in_force
 from approvals.models import Decision, Packet
 from approvals.quorum import listed
+from approvals.reminding import escalate
 from approvals.states import PacketKind, PacketState, Verdict, after
 from portal import audit, passkeys
 from portal.canonical import digest
@@ -124,6 +125,7 @@ def _settle(public_id: uuid.UUID, answer: Answer, *, member: Membership) -> Pack
         raise errors.AlreadyDecided(number=packet.number, verdict=earlier.verdict)
     now = database_now()
     _still_decidable(packet, answer, run, now)
+    escalate(packet, run, now)
     self_approved = _four_eyes(packet, answer, present)
     acknowledged, signature = 0, None
     if answer.verdict is Verdict.APPROVE:
@@ -153,7 +155,10 @@ def _settle(public_id: uuid.UUID, answer: Answer, *, member: Membership) -> Pack
     filled = quorum.filled(voters)
     stage = {}
     if present.user.pk in filled:
-        stage["stage"] = quorum.stages[filled[present.user.pk]].name
+        place = quorum.stages[filled[present.user.pk]]
+        stage["stage"] = place.name
+        if stood_in := place.stands_in(voters[present.user.pk]):
+            stage["stood_in"] = stood_in
     append_events(
         run,
         [

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
+from approvals import times
 from approvals.quorum import listed, number_word
+from approvals.times import NO_TIMES, Times, seconds
 from portal.roles import GRANTS, Permission
 
 MOST_PEOPLE = 10
-ANNOTATIONS = ("needs", "role", "stages", "hold", "passkey")
+ANNOTATIONS = ("needs", "role", "stages", "escalate", "hold", "passkey", *times.ANNOTATIONS)
 LONGEST_HOLD = 7 * 86400
 _COUNT = re.compile(r"\d{1,9}")
 _DECIDING = {Permission.DECIDE, Permission.PUBLISH, Permission.MANAGE}
@@ -25,6 +27,8 @@ HANDLE = r"[a-z0-9](?:[a-z0-9-]{0,38}[a-z0-9])?"
 """The name of a group in rules."""
 _STAGE = re.compile(rf"([0-9]{{1,4}}) of (group|role):({HANDLE})")
 _EXAMPLE = '@stages("1 of group:security, 2 of role:admin")'
+_ESCALATION = re.compile(rf"(\w+) to (group|role):({HANDLE})")
+_ESCALATE = '@escalate("2h to group:owners")'
 
 Notes: TypeAlias = Mapping[str, str | None]
 """The annotations of a rule: name → text."""
@@ -32,26 +36,64 @@ Groups: TypeAlias = Mapping[str, tuple[int, str]]
 """The groups of a tenant: name in rules → primary key and what people call it."""
 
 
-@dataclass(frozen=True)
-class Stage:
-    """So many people of one group, or who hold one role."""
+Kind: TypeAlias = Literal["group", "role"]
 
-    kind: Literal["group", "role"]
+
+def _route(kind: Kind, name: str, groups: Groups) -> dict[str, Any]:
+    """As a gate has it: with the group's key, which a later group of its name does not have."""
+    if kind == "role":
+        return {"route": f"role:{name}", "name": name}
+    # A group that is gone has no key, and nobody is in it.
+    key, called = groups.get(name, (0, name))
+    return {"route": f"group:{key}", "group": name, "name": called}
+
+
+def _unsealed(sealed: Mapping[str, Any]) -> tuple[Kind, str]:
+    return ("group", str(sealed["group"])) if "group" in sealed else ("role", str(sealed["name"]))
+
+
+@dataclass(frozen=True)
+class Fallback:
+    """People who may fill a stage's places too, `after` so many seconds without a decision."""
+
+    after: int
+    kind: Kind
     name: str
-    people: int
 
     def sealed(self, groups: Groups) -> dict[str, Any]:
-        """As a gate has it: with the group's key, which a later group of its name does not have."""
-        if self.kind == "role":
-            return {"route": f"role:{self.name}", "name": self.name, "people": self.people}
-        # A group that is gone has no key, and nobody is in it.
-        key, name = groups.get(self.name, (0, self.name))
-        return {
-            "route": f"group:{key}",
-            "group": self.name,
-            "name": name,
-            "people": self.people,
-        }
+        return {**_route(self.kind, self.name, groups), "after_seconds": self.after}
+
+    @property
+    def words(self) -> str:
+        """`after 2 hours undecided the group owners`"""
+        who = "the group" if self.kind == "group" else "people with the role"
+        return f"after {times.said(self.after)} undecided {who} {self.name}"
+
+
+@dataclass(frozen=True)
+class Stage:
+    """So many people of one group, or who hold one role; who stands in for them, and when."""
+
+    kind: Kind
+    name: str
+    people: int
+    fallbacks: tuple[Fallback, ...] = ()
+
+    def sealed(self, groups: Groups) -> dict[str, Any]:
+        gate = {**_route(self.kind, self.name, groups), "people": self.people}
+        if self.fallbacks:
+            gate["fallbacks"] = [each.sealed(groups) for each in self.fallbacks]
+        return gate
+
+    def joined(self, other: Stage) -> Stage:
+        """Both of these: the more people. Only whoever both let stand in may, and the later."""
+        theirs = {(each.kind, each.name): each.after for each in other.fallbacks}
+        both = (
+            Fallback(max(each.after, theirs[each.kind, each.name]), each.kind, each.name)
+            for each in self.fallbacks
+            if (each.kind, each.name) in theirs
+        )
+        return replace(self, people=max(self.people, other.people), fallbacks=tuple(both))
 
 
 @dataclass(frozen=True)
@@ -67,6 +109,7 @@ class Demands:
     stages: tuple[Stage, ...] = ()
     hold: int = 0
     passkey: bool = False
+    times: Times = NO_TIMES
 
     def sealed(self, groups: Groups) -> dict[str, Any]:
         """As the gate on a packet's page has it."""
@@ -77,7 +120,7 @@ class Demands:
             gate["hold_seconds"] = self.hold
         if self.passkey:
             gate["passkey"] = "required"
-        return gate
+        return gate | self.times.sealed()
 
     @property
     def words(self) -> str:
@@ -92,6 +135,12 @@ class Demands:
         parts += [f"one with the role {role} among them" for role in self.roles]
         return f"needs {listed(parts)}" if parts else ""
 
+    @property
+    def fallback_words(self) -> str:
+        """For the table of rules: who stands in, and when; nothing where nobody does."""
+        every = dict.fromkeys(each.words for stage in self.stages for each in stage.fallbacks)
+        return f"{listed(list(every))} may fill places too" if every else ""
+
 
 def hold_of(gate: Mapping[str, Any]) -> int:
     """The hold that a packet's gate has, in seconds."""
@@ -101,9 +150,14 @@ def hold_of(gate: Mapping[str, Any]) -> int:
 def stages_in(sealed: Iterable[Mapping[str, Any]]) -> frozenset[Stage]:
     """The stages of a gate in the words of rules, to compare them with what others demand."""
     return frozenset(
-        Stage("group", str(each["group"]), int(each["people"]))
-        if "group" in each
-        else Stage("role", str(each["name"]), int(each["people"]))
+        Stage(
+            *_unsealed(each),
+            int(each["people"]),
+            tuple(
+                Fallback(int(one["after_seconds"]), *_unsealed(one))
+                for one in each.get("fallbacks", ())
+            ),
+        )
         for each in sealed
     )
 
@@ -119,38 +173,42 @@ def read(notes: Notes) -> Demands:
         roles=(role,) if role else (),
         hold=seconds(hold) or 0 if hold else 0,
         passkey=notes.get("passkey") == "required",
+        times=times.read(notes),
     )
     stages, _ = _stages(notes.get("stages"))
-    return joined([needed, Demands(stages=tuple(stages))])
-
-
-_SPAN = re.compile(r"([1-9][0-9]{0,5})([smhd])")
-_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-
-
-def seconds(span: str) -> int | None:
-    """`90s`, `15m`, `4h` or `2d` in seconds; None for anything else."""
-    match = _SPAN.fullmatch(span)
-    return int(match[1]) * _UNITS[match[2]] if match else None
+    fallbacks, _ = _fallbacks(notes.get("escalate"))
+    standing_in = tuple(
+        replace(
+            stage,
+            fallbacks=tuple(
+                each for each in fallbacks if (each.kind, each.name) != (stage.kind, stage.name)
+            ),
+        )
+        for stage in stages
+    )
+    return joined([needed, Demands(stages=standing_in)])
 
 
 def joined(several: Iterable[Demands], *, least: int = 1) -> Demands:
-    """What all of these demand together: the most people, `least` at least, every role, and
-    the longest hold.
+    """What all of these demand together: the most people, `least` at least, every role, the
+    longest hold, and the shortest times.
 
     All stages hold, in the order of the rules; of one group or role the most people that one of
-    them wants.
+    them wants, and only whoever each of them lets stand in may do so.
     """
     every = list(several)
-    most: dict[tuple[Literal["group", "role"], str], int] = {}
+    stages: dict[tuple[Kind, str], Stage] = {}
     for stage in (stage for each in every for stage in each.stages):
-        most[stage.kind, stage.name] = max(stage.people, most.get((stage.kind, stage.name), 0))
+        known = stages.get((stage.kind, stage.name))
+        stages[stage.kind, stage.name] = stage if known is None else known.joined(stage)
+    seats = sum(stage.people for stage in stages.values())
     return Demands(
-        people=max([least, sum(most.values()), *(each.people for each in every)]),
+        people=max([least, seats, *(each.people for each in every)]),
         roles=tuple(sorted({role for each in every for role in each.roles})),
-        stages=tuple(Stage(kind, name, count) for (kind, name), count in most.items()),
+        stages=tuple(stages.values()),
         hold=max([0, *(each.hold for each in every)]),
         passkey=any(each.passkey for each in every),
+        times=times.joined(each.times for each in every),
     )
 
 
@@ -181,6 +239,49 @@ def _stages(text: str | None) -> tuple[list[Stage], list[tuple[str, str]]]:
     return found, []
 
 
+def _fallbacks(text: str | None) -> tuple[list[Fallback], list[tuple[str, str]]]:
+    """Who stands in when, and what is wrong with the annotation: reason and remedy."""
+    found: list[Fallback] = []
+    if text is None:
+        return [], []
+    for part in text.split(","):
+        words = " ".join(part.split())
+        match = _ESCALATION.fullmatch(words)
+        if match is None:
+            return [], [(f"@escalate: “{words[:60]}” names nobody.", f"Write {_ESCALATE}.")]
+        after, kind, name = seconds(match[1]) or 0, match[2], match[3]
+        if not times.SHORTEST <= after <= times.LONGEST["decide"]:
+            reason = f"@escalate: “{match[1][:40]}” is no span of time of 1 minute to 30 days."
+            return [], [(reason, times.REMEDY)]
+        if kind == "role" and name not in ROLES:
+            reason = f"@escalate: {name} is no role that decides."
+            return [], [(reason, f"Write {', '.join(ROLES)}.")]
+        if any((each.kind, each.name) == (kind, name) for each in found):
+            return [], [(f"@escalate names {kind}:{name} twice.", "Leave one of them out.")]
+        found.append(Fallback(after, "group" if kind == "group" else "role", name))
+    return found, []
+
+
+def _escalation_faults(notes: Notes) -> list[tuple[str, str]]:
+    """What is wrong with who stands in, beside how it is written."""
+    found, wrong = _fallbacks(notes["escalate"] or "")
+    if wrong:
+        return wrong
+    if notes.get("stages") is None:
+        reason = "@escalate stands where there are no stages: whoever may decide counts already."
+        return [(reason, "Write @stages too, or leave it out.")]
+    own = {(each.kind, each.name) for each in _stages(notes["stages"])[0]}
+    if twice := [each for each in found if own == {(each.kind, each.name)}]:
+        reason = f"@escalate: {twice[0].kind}:{twice[0].name} is the stage itself."
+        return [(reason, "Name somebody else.")]
+    decide = times.read(notes).decide
+    if decide and any(each.after >= decide for each in found):
+        over = f"the {times.said(decide)} to decide are over"
+        reason = f"@escalate: {over} before somebody may stand in."
+        return [(reason, "Write a shorter span than @decide has.")]
+    return []
+
+
 def faults(notes: Notes, *, asks: bool) -> list[tuple[str, str, str]]:
     """What is wrong with the demands: annotation, reason, remedy. `asks`: the rule asks people."""
     found: list[tuple[str, str, str]] = []
@@ -198,6 +299,9 @@ def faults(notes: Notes, *, asks: bool) -> list[tuple[str, str, str]]:
     if "stages" in notes:
         # Written without a text it is None, and would demand nothing.
         found += [("stages", *fault) for fault in _stages(notes["stages"] or "")[1]]
+    found += times.faults(notes)
+    if "escalate" in notes:
+        found += [("escalate", *fault) for fault in _escalation_faults(notes)]
     if "passkey" in notes and notes["passkey"] != "required":
         reason = f'@passkey("{notes["passkey"] or ""}") demands nothing.'
         found.append(("passkey", reason, 'Write @passkey("required"), or leave it out.'))

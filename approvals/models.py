@@ -196,6 +196,13 @@ class Packet(models.Model):
     valid_seconds = models.PositiveIntegerField()
     # Approved, and still to be undone until then. Nothing of it has happened.
     held_until = models.DateTimeField(null=True, blank=True)
+    # Whoever its stages let stand in after so many seconds does so now (`approvals.reminding`).
+    escalated = models.PositiveIntegerField(default=0)
+    # How often those who may decide were told again, and when the next reminder and the next
+    # escalation are due.
+    reminded = models.PositiveIntegerField(default=0)
+    remind_at = models.DateTimeField(null=True, blank=True)
+    escalate_at = models.DateTimeField(null=True, blank=True)
     # Votes count in the round they were given in. A new one begins when an approval is undone.
     round = models.PositiveIntegerField(default=1)
     settled_at = models.DateTimeField(null=True, blank=True)
@@ -247,6 +254,17 @@ class Packet(models.Model):
                 name="packet_held_idx",
                 fields=["held_until"],
                 condition=Q(held_until__isnull=False),
+            ),
+            # The sweep: what waits, and is told of again or widened.
+            models.Index(
+                name="packet_remind_idx",
+                fields=["remind_at"],
+                condition=Q(state="open", remind_at__isnull=False),
+            ),
+            models.Index(
+                name="packet_escalate_idx",
+                fields=["escalate_at"],
+                condition=Q(state="open", escalate_at__isnull=False),
             ),
             # The sweep: requests for network that nobody asks any more.
             models.Index(
@@ -367,6 +385,30 @@ class Publication(models.Model):
                 condition=Q(state="unknown"),
             ),
         ]
+
+
+class Mail(models.Model):
+    """One letter to one person about one packet that waits. Gone once the server took it.
+
+    The row is the letter, so a server that is down loses none; what it says is written when it is
+    sent, and what nobody need decide any more is not sent.
+    """
+
+    tenant = models.ForeignKey(Tenant, models.PROTECT, related_name="+")
+    packet = models.ForeignKey(Packet, models.CASCADE, related_name="+")
+    person = models.ForeignKey(settings.AUTH_USER_MODEL, models.CASCADE, related_name="+")
+    # `reminder 2`, `escalation 7200`
+    occasion = models.CharField(max_length=40)
+    made_at = models.DateTimeField()
+    not_before = models.DateTimeField()
+    # Of the worker that sends it, until `not_before`.
+    lease = models.UUIDField(null=True, blank=True)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(name="mail_once", fields=["packet", "person", "occasion"]),
+        ]
+        indexes = [models.Index(name="mail_due_idx", fields=["not_before"])]
 
 
 class Retention(models.Model):

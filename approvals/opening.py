@@ -9,7 +9,7 @@ from typing import Any
 from django.db import transaction
 from django.db.models import Q
 
-from approvals import egress, publication, resume, scopes, seal
+from approvals import egress, publication, resume, scopes, seal, times
 from approvals.closing import close_packet
 from approvals.counting import groups_of
 from approvals.demands import Demands
@@ -193,14 +193,14 @@ def _open(
     # A network rule is opened by its approval itself, and this is for how long.
     valid_minutes = grant.minutes if grant is not None else contract.gate.valid_minutes
     now = database_now()
-    expires = now + timedelta(minutes=contract.gate.expires_minutes)
-    page |= {
-        "gate": {
-            **demands.sealed(groups_of(run.tenant_id)),
-            "valid_minutes": valid_minutes,
-            "excluded": sorted(excluded),
-        }
+    gate = {
+        **demands.sealed(groups_of(run.tenant_id)),
+        "valid_minutes": valid_minutes,
+        "excluded": sorted(excluded),
     }
+    to_decide = 60 * contract.gate.expires_minutes
+    expires = now + timedelta(seconds=min(to_decide, demands.times.decide or to_decide))
+    page |= {"gate": gate}
     whole, sealed_digest = seal.sealed(page)
     packet = Packet.objects.create(
         tenant=run.tenant,
@@ -224,7 +224,9 @@ def _open(
         routes=Quorum.of_gate(whole["gate"]).routes,
         opened_at=now,
         expires_at=expires,
-        valid_seconds=valid_minutes * 60,
+        valid_seconds=times.valid_seconds(gate, kind.value),
+        remind_at=times.next_reminder(gate, now, now),
+        escalate_at=times.next_escalation(gate, now, 0),
         blocked=blocked,
     )
     append_events(

@@ -13,10 +13,17 @@ filled, each by so many people of a group or with a role; a person fills one pla
 | `@hold("15m")` | on the same: so long after the last approval nothing happens, and whoever may \
 decide can undo it (`s`, `m`, `h`, `d`; up to 7 days) |
 | `@passkey("required")` | on the same: each of them signs the packet's digest with a passkey |
+| `@decide("4h")` | on the same: so long it may be decided, then it expires (up to 30 days) |
+| `@execute("30m")` | on the same: so long after it took effect an approval may be used (up to \
+7 days) |
+| `@remind("1h")` | on the same: as often as that those who may decide are told again |
+| `@escalate("2h to group:owners, 1d to role:reviewer")` | beside `@stages`: who may fill their \
+places too after so long without a decision |
 
 What all rules that spoke demand holds together: the most people, every role, every stage, and of \
-one group or role the most people that one of them wants; the longest hold; a \
-passkey where one rule does.
+one group or role the most people that one of them wants; the longest hold, the shortest times; a \
+passkey where one rule does. Of a stage that several want only those stand in whom each of them \
+lets, after the longer time.
 """
 
 from __future__ import annotations

@@ -21,6 +21,7 @@ from approvals.models import Candidate, Decision, Packet, PolicyVersion, Publica
 from approvals.quorum import Voters
 from approvals.standing import Reader, row_sentence
 from approvals.states import PacketKind, PacketState, PublicationState, Verdict
+from approvals.times import said
 from portal.models import Membership, Tenant, User
 from runs.models import Event, Run, ToolCall
 from runs.narrate import Line, tell
@@ -70,6 +71,7 @@ WITH own AS ({own})
 SELECT
   (SELECT count(*) FROM own),
   (SELECT count(*) FROM own WHERE expires_at <= %s),
+  (SELECT count(*) FROM own WHERE reminded > 0),
   (SELECT count(*) FROM (SELECT 1 FROM approvals_decision
     WHERE tenant_id = %s AND person_id = %s AND decided_at >= %s LIMIT %s) AS answers),
   (SELECT count(*) FROM (SELECT 1 FROM runs_run
@@ -85,8 +87,8 @@ SELECT
   (SELECT count(*) FROM (SELECT 1 FROM runs_credentialgrant
     WHERE tenant_id = %s AND state = 'lost' AND settled_at IS NULL LIMIT %s) AS secrets)
 """
-_NUMBERS = ("queue", "soon", "today", "runs", "handed", "unknown")
-_NOTHING = "SELECT expires_at FROM approvals_packet WHERE 1 = 0"
+_NUMBERS = ("queue", "soon", "reminded", "today", "runs", "handed", "unknown")
+_NOTHING = "SELECT expires_at, reminded FROM approvals_packet WHERE 1 = 0"
 
 
 @dataclass(frozen=True)
@@ -117,7 +119,7 @@ def waiting_for(member: Membership) -> QuerySet[Packet]:
 @lru_cache(maxsize=1024)
 def _own_statement(asker: _Asker) -> tuple[str, tuple[Any, ...]]:
     try:
-        return _own(asker).values("expires_at")[:CAP].query.sql_with_params()
+        return _own(asker).values("expires_at", "reminded")[:CAP].query.sql_with_params()
     except EmptyResultSet:
         # Nothing ever waits for a machine, or for a person whose roles answer nothing.
         return _NOTHING, ()
@@ -126,9 +128,9 @@ def _own_statement(asker: _Asker) -> tuple[str, tuple[Any, ...]]:
 def shell_counts(member: Membership) -> Mapping[str, int]:
     """Small numbers for the navigation and the head of the queue, each counted to `CAP`.
 
-    `queue` waits for this member, `soon` of that expires within `SOON`; `today` this member
-    answered; `runs` are under way; `handed` are failures this member has; `unknown` outcomes
-    stand on the desk.
+    `queue` waits for this member, `soon` of that expires within `SOON`, and of `reminded` they were
+    told again; `today` this member answered; `runs` are under way; `handed` are failures this
+    member has; `unknown` outcomes stand on the desk.
     """
     statement, params = _own_statement(_Asker.of(member))
     stored = connection.ops.adapt_datetimefield_value
@@ -193,6 +195,7 @@ def filtered(packets: QuerySet[Packet], filters: Filters) -> QuerySet[Packet]:
 _ROW_VALUES = (
     "pk", "public_id", "number", "kind", "state", "effect", "opened_at", "expires_at", "settled_at",
     "needed", "blocked", "heading", "held_until", "run__number", "requested_by__name",
+    "reminded", "escalated",
 )  # fmt: skip
 Mark = tuple[str, str, str]
 
@@ -229,9 +232,24 @@ class Row:
         return f"Needs {left}{more} of {self.needed}"
 
 
-def _marks(kind: str, blocked: str, heading: Mapping[str, Any], *, held: bool) -> tuple[Mark, ...]:
+def _marks(
+    kind: str,
+    blocked: str,
+    heading: Mapping[str, Any],
+    *,
+    held: bool,
+    reminded: int,
+    escalated: int,
+) -> tuple[Mark, ...]:
     """The facts beside a row, the gravest first."""
     marks: list[Mark] = []
+    if escalated:
+        marks.append(("users", f"undecided for {said(escalated)}, others may too", "wait"))
+    if reminded:
+        often = {1: "once", 2: "twice"}.get(reminded, f"{reminded} times")
+        marks.append(("hourglass", f"reminded {often}", "wait"))
+    if "execute_seconds" in heading:
+        marks.append(("clock", f"to be carried out within {said(heading['execute_seconds'])}", ""))
     if held:
         marks.append(("undo-2", "approved, can still be undone", "wait"))
     if blocked:
@@ -296,7 +314,12 @@ def rows_of(
             needed=each["needed"],
             approvals=len(voters.get(each["pk"], ())),
             marks=_marks(
-                each["kind"], each["blocked"], each["heading"], held=each["held_until"] is not None
+                each["kind"],
+                each["blocked"],
+                each["heading"],
+                held=each["held_until"] is not None,
+                reminded=each["reminded"],
+                escalated=each["escalated"],
             ),
             sentence=row_sentence(each, voters.get(each["pk"], {}), reading),
         )

@@ -32,12 +32,21 @@ def listed(words: Sequence[str], last: str = "and") -> str:
 
 
 @dataclass(frozen=True)
+class Fallback:
+    """Whoever has this route may fill a stage's places too, by now."""
+
+    route: str
+    name: str
+
+
+@dataclass(frozen=True)
 class Stage:
     """So many people who have this route; `name` is what people call it."""
 
     route: str
     name: str
     people: int
+    fallbacks: tuple[Fallback, ...] = ()
 
     @property
     def words(self) -> str:
@@ -46,7 +55,29 @@ class Stage:
 
     @property
     def whose(self) -> str:
-        return f"with the role {self.name}" if self.route.startswith("role:") else f"of {self.name}"
+        """`of Security`; `of Security or of Owners` where those stand in."""
+        return listed([whose_of(self), *map(whose_of, self.fallbacks)], "or")
+
+    @property
+    def routes(self) -> tuple[str, ...]:
+        """Any one of these lets somebody fill a place."""
+        return (self.route, *(each.route for each in self.fallbacks))
+
+    def takes(self, routes: Collection[str]) -> bool:
+        """Whether somebody with these routes may fill a place."""
+        return any(route in routes for route in self.routes)
+
+    def stands_in(self, routes: Collection[str]) -> str:
+        """What somebody with these routes stands in as; nothing if they belong to the stage."""
+        if self.route in routes:
+            return ""
+        return next((each.name for each in self.fallbacks if each.route in routes), "")
+
+
+def whose_of(party: Stage | Fallback) -> str:
+    """`of Security`, `with the role admin`."""
+    of_role = party.route.startswith("role:")
+    return f"with the role {party.name}" if of_role else f"of {party.name}"
 
 
 @dataclass(frozen=True)
@@ -58,12 +89,24 @@ class Quorum:
     roles: tuple[str, ...] = ()
 
     @classmethod
-    def of_gate(cls, gate: Mapping[str, Any]) -> Quorum:
-        """As `approvals.demands` sealed it. A gate without stages, or older than them, has none."""
+    def of_gate(cls, gate: Mapping[str, Any], waited: float = 0) -> Quorum:
+        """As `approvals.demands` sealed it. A gate without stages, or older than them, has none.
+
+        Whoever stands in after so many seconds does so once a packet has `waited` as long.
+        """
         return cls(
             people=int(gate["needed"]),
             stages=tuple(
-                Stage(str(each["route"]), str(each["name"]), int(each["people"]))
+                Stage(
+                    str(each["route"]),
+                    str(each["name"]),
+                    int(each["people"]),
+                    tuple(
+                        Fallback(str(one["route"]), str(one["name"]))
+                        for one in each.get("fallbacks", ())
+                        if one["after_seconds"] <= waited
+                    ),
+                )
                 for each in gate.get("stages", ())
             ),
             roles=tuple(map(str, gate.get("roles", ()))),
@@ -85,11 +128,11 @@ class Quorum:
         if not self.stages or self.free:
             return []
         also = [f"role:{role}" for role in self.roles]
-        return sorted({*(stage.route for stage in self.stages), *also})
+        return sorted({*(route for stage in self.stages for route in stage.routes), *also})
 
     def eligible(self, routes: Collection[str]) -> list[int]:
         """The stages that somebody with these routes may count for, by their places."""
-        return [at for at, stage in enumerate(self.stages) if stage.route in routes]
+        return [at for at, stage in enumerate(self.stages) if stage.takes(routes)]
 
     def counts(self, routes: Collection[str]) -> bool:
         """Whether the approval of somebody with these routes can ever be of use here."""
@@ -193,7 +236,7 @@ class Quorum:
     def why_not(self, voters: Voters) -> str:
         """Why even all of these people together are not enough, or nothing where they are."""
         for stage in self.stages:
-            there = sum(stage.route in routes for routes in voters.values())
+            there = sum(stage.takes(routes) for routes in voters.values())
             if there < stage.people:
                 who = {0: "nobody there", 1: "one person there"}.get(
                     there, f"{number_word(there)} there"

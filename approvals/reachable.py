@@ -7,18 +7,20 @@ where it cannot be reached whoever of the tenant's people asks.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
+from math import inf
 
 from django.db import transaction
 
 from approvals import policy_places
 from approvals.counting import People, groups_of, quorum_of
-from approvals.demands import ANNOTATIONS, Demands, Groups
+from approvals.demands import ANNOTATIONS, Demands, Fallback, Groups, Stage
 from approvals.models import Packet, PolicyVersion
 from approvals.policy import PolicyProblem, Rule, explain, stored_rules
 from approvals.quorum import Quorum, listed
 from approvals.states import PacketKind
+from approvals.times import NO_TIMES
 from portal import audit, live
 from portal.models import Tenant, User
 
@@ -48,15 +50,19 @@ def unreachable(tenant: Tenant, rules: Sequence[Rule], author: User | None) -> l
 def _fault(
     tenant: Tenant, rule: Rule, people: People, groups: Groups, excluded: Collection[int]
 ) -> Unreachable | None:
+    parties: list[Stage | Fallback] = []
     for stage in rule.demands.stages:
-        if stage.kind == "group" and stage.name not in groups:
-            near = get_close_matches(stage.name, groups, 1)
+        parties += [stage, *stage.fallbacks]
+    for party in parties:
+        if party.kind == "group" and party.name not in groups:
+            near = get_close_matches(party.name, groups, 1)
             known = f"Groups: {', '.join(sorted(groups)) or 'none yet'}."
             mean = f"Did you mean `{near[0]}`? " if near else ""
-            return Unreachable(rule.id, f"There is no group `{stage.name}`.", f"{mean}{known}")
-    if rule.demands == Demands():
+            return Unreachable(rule.id, f"There is no group `{party.name}`.", f"{mean}{known}")
+    if replace(rule.demands, times=NO_TIMES) == Demands():
         return None  # one person of any kind: nothing this rule demands keeps anybody waiting
-    quorum = Quorum.of_gate(rule.demands.sealed(groups))
+    # Whoever stands in after some time counts: until then it waits, and not in vain.
+    quorum = Quorum.of_gate(rule.demands.sealed(groups), waited=inf)
     kind = PacketKind.PUBLICATION if rule.publishes else PacketKind.CALL
     voters = people.voters(kind, excluded)
     # Whoever asks and could not approve anyway takes nobody away.
@@ -116,10 +122,16 @@ def of_version(version: PolicyVersion) -> list[Unreachable]:
 
 
 def of_packet(packet: Packet) -> str:
-    """Why the people of now cannot approve an open packet, whoever of them comes; or nothing."""
+    """Why the people of now cannot approve an open packet, whoever of them comes; or nothing.
+
+    Whoever stands in before it expires is one of them.
+    """
     alone = packet.tenant.one_person
     people = People.of(packet.tenant)
-    return quorum_of(packet).why_not(people.voters(packet.kind, () if alone else packet.excluded))
+    waited = (packet.expires_at - packet.opened_at).total_seconds()
+    return quorum_of(packet, waited).why_not(
+        people.voters(packet.kind, () if alone else packet.excluded)
+    )
 
 
 def warned(tenant: Tenant) -> list[dict[str, str]]:

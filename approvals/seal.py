@@ -31,6 +31,8 @@ def heading(page: Mapping[str, Any]) -> dict[str, Any]:
         "egress": page["egress"]["change"],
         # Who must approve, where that is more than one person of any kind.
         **({"gate": gate} if (gate := _gate_in_short(page["gate"])) else {}),
+        # How soon it must be carried out, where a rule says so.
+        **{name: page["gate"][name] for name in ("execute_seconds",) if name in page["gate"]},
     }
 
 

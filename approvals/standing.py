@@ -6,9 +6,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from approvals import times
 from approvals.counting import needed_permission, quorum_of, routes_of, voters_of
 from approvals.models import Decision, Packet
-from approvals.quorum import Quorum, Voters, listed
+from approvals.quorum import Fallback, Quorum, Stage, Voters, listed, whose_of
 from approvals.states import PacketKind, PacketState, Verdict
 from portal.models import Membership
 from portal.roles import Permission
@@ -110,6 +111,12 @@ def approver_word(kind: str) -> str:
     return "publisher" if kind == PacketKind.PUBLICATION else "reviewer"
 
 
+def _name_for(stage: Stage, routes: Collection[str]) -> str:
+    """What somebody counts as in a stage: a member of it, or somebody who stands in."""
+    stood_in = stage.stands_in(routes)
+    return f"{stood_in}, standing in for {stage.name}" if stood_in else stage.name
+
+
 def stage_sentence(
     quorum: Quorum, voters: Voters, others: str, reader: Reader | None = None
 ) -> str:
@@ -119,7 +126,8 @@ def stage_sentence(
         still = quorum.still(voters, others)
         parts.append(f"{still} still missing" if still else "all of them are there")
     if reader is not None:
-        names = [quorum.stages[at].name for at in quorum.eligible(reader.routes)]
+        places = [quorum.stages[at] for at in quorum.eligible(reader.routes)]
+        names = [_name_for(each, reader.routes) for each in places]
         if reader.person in voters:
             parts.append("you have approved")
         elif not quorum.counts(reader.routes):
@@ -127,6 +135,27 @@ def stage_sentence(
         else:
             parts.append(f"you count as {listed(names, 'or') or 'one more'}")
     return "; ".join(parts) + "."
+
+
+def stand_ins(gate: Mapping[str, Any], taken: int) -> list[str]:
+    """`After 2 hours undecided, people of Owners may fill places too.`
+
+    Each step that comes still, and of those that were taken the reason.
+    """
+    sentences = []
+    for step in times.steps(gate):
+        names = {
+            each["route"]: whose_of(Fallback(each["route"], each["name"]))
+            for stage in gate["stages"]
+            for each in stage.get("fallbacks", ())
+            if each["after_seconds"] == step
+        }
+        who, span = f"people {listed(list(names.values()), 'or')}", times.said(step)
+        if step <= taken:
+            sentences.append(f"Nobody decided within {span}, so {who} may fill places too.")
+        else:
+            sentences.append(f"After {span} undecided, {who} may fill places too.")
+    return sentences
 
 
 def need_sentence(packet: Packet, member: Membership | None = None) -> str:
@@ -137,7 +166,8 @@ def need_sentence(packet: Packet, member: Membership | None = None) -> str:
     if quorum.stages:
         if packet.state != PacketState.OPEN:
             return stage_sentence(quorum, {}, role)
-        return stage_sentence(quorum, voters_of(packet), role, _reader(packet, member))
+        told = stage_sentence(quorum, voters_of(packet), role, _reader(packet, member))
+        return " ".join([told, *stand_ins(packet.page["gate"], packet.escalated)])
     among = [each for each in quorum.roles if each != role]
     wanted = f", among them one with the role {', '.join(among)}," if among else ""
     if packet.needed == 1:
@@ -161,7 +191,8 @@ def row_sentence(row: Mapping[str, Any], voters: Voters, reader: Reader | None) 
         return ""
     if reader is not None and reader.person in row["excluded"]:
         reader = None
-    return stage_sentence(Quorum.of_gate(gate), voters, approver_word(row["kind"]), reader)
+    quorum = Quorum.of_gate(gate, row["escalated"])
+    return stage_sentence(quorum, voters, approver_word(row["kind"]), reader)
 
 
 # --- Votes and places -----------------------------------------------------------------------------
@@ -184,9 +215,14 @@ def votes_of(packet: Packet) -> list[Vote]:
         return [Vote(each, void=each.round != packet.round) for each in decisions]
     names = {stage.route: stage.name for stage in quorum.stages}
     voters: Voters = {}
+    stood_in: dict[int, str] = {}
     if packet.state == PacketState.OPEN:
         voters = voters_of(packet)
-        filled = {person: quorum.stages[at].name for person, at in quorum.filled(voters).items()}
+        seats = quorum.filled(voters)
+        filled = {person: quorum.stages[at].name for person, at in seats.items()}
+        for person, at in seats.items():
+            if name := quorum.stages[at].stands_in(voters[person]):
+                stood_in[person] = f", standing in as {name}"
     else:
         filled = {person: names.get(route, route) for person, route in packet.filled}
     votes = []
@@ -194,7 +230,7 @@ def votes_of(packet: Packet) -> list[Vote]:
         words, void = "", each.round != packet.round
         if not void and each.verdict == Verdict.APPROVE:
             if each.person_id in filled:
-                words = f"for {filled[each.person_id]}"
+                words = f"for {filled[each.person_id]}{stood_in.get(each.person_id, '')}"
             elif packet.state == PacketState.OPEN:
                 counts = quorum.counts(voters.get(each.person_id, ()))
                 words = "fills no stage" if counts else "does not count any more"

@@ -15,9 +15,11 @@ from approvals import (
     checking,
     closing,
     deletion,
+    mailing,
     opening,
     publishing,
     reachable,
+    reminding,
     retention,
     undo,
 )
@@ -81,6 +83,12 @@ def publish(publication_id: int) -> str:
     return publishing.publish(publication_id)
 
 
+@shared_task(name=Job.SEND_MAIL.value)
+def send_mail(_: int = 0) -> str:
+    """Hand the letters that are due to the mail server."""
+    return f"{mailing.send()} sent"
+
+
 @shared_task(name=Job.WIND_DOWN.value)
 def wind_down(tenant_id: int) -> str:
     """Stop and remove what is left of a deleted tenant."""
@@ -109,6 +117,10 @@ def sweep(run_id: int = 0) -> str:
         _each(closing.expire_packet, packet_id)
     for packet_id in late["release"]:
         _each(undo.release_packet, packet_id)
+    for packet_id in late["nudge"]:
+        _each(reminding.nudge_packet, packet_id)
+    if mailing.is_due(database_now()):
+        enqueue(Job.SEND_MAIL, 0)
     for ended in set(late["close"]):
         _each(closing.close_packets_of, ended)
     for job, key in (

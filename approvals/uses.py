@@ -7,9 +7,9 @@ approval for this act, is it whole, was it given to this very page, is it in tim
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
-from approvals import seal, signing
+from approvals import seal, signing, times
 from approvals.models import Packet
 from approvals.states import PacketKind, PacketState, Verdict
 
@@ -60,7 +60,11 @@ def why_void(
         return None
     if packet.settled_at is None or now < packet.settled_at:
         return Void("before_approval", f"{name} is not approved yet, by the clock of now.")
-    if packet.usable_until is None or now >= packet.usable_until:
+    # The row says until when, and no row may say more than the page that was approved.
+    sealed = packet.settled_at + timedelta(
+        seconds=times.valid_seconds(packet.page["gate"], packet.kind)
+    )
+    if packet.usable_until is None or now >= min(packet.usable_until, sealed):
         return Void("approval_ran_out", f"The approval of {name} was not used in time.")
     return None
 

@@ -41,6 +41,7 @@ from approvals.changes import Change, LeftOut
 from approvals.forms import SettleForm
 from approvals.models import Candidate, Packet
 from approvals.states import PacketKind, PacketState, Verdict
+from approvals.times import Times
 from portal import blobs
 from portal.access import TenantRequest, tenant_view
 from portal.asked import asked_number
@@ -123,6 +124,7 @@ def queue_news(request: TenantRequest) -> HttpResponse:
             raise BadInput(reason="The page named a row that is none. Reload it.") from None
     context = {
         "count": queries.newcomers(request.membership, filters, since),
+        "reminded": queries.shell_counts(request.membership)["reminded"],
         "gone": queries.no_longer_open(request.tenant, shown),
         "here": urlencode(
             {
@@ -248,6 +250,7 @@ def _packet_page(
         "arguments_size": reviewing.arguments_size(page["arguments"]) if asks else 0,
         "arguments_hidden": reviewing.arguments_hidden(page["arguments"]) if asks else 0,
         "scope": scope,
+        "times": Times.of_gate(page["gate"]).words,
         "scope_words": reviewing.scope_sentence(scope, PacketKind(packet.kind)),
         "checks": reviewing.passed_of(page.get("receipts", {})),
         "whole": deciding.whole(packet),

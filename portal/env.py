@@ -143,6 +143,48 @@ def env_address(name: str, default: str) -> WebAddress:
 
 
 @dataclass(frozen=True)
+class MailUrl:
+    """A server that takes mail, in the words of no framework."""
+
+    host: str
+    port: int
+    user: str = ""
+    password: str = field(default="", repr=False)
+    # `smtps`: encrypted from the beginning; `smtp+tls`: once the server has greeted.
+    tls: bool = False
+    starttls: bool = False
+
+
+_MAIL_PORTS = {"smtp": 25, "smtps": 465, "smtp+tls": 587}
+_MAIL_REMEDY = (
+    "Set it to smtp://host:25, smtps://user:password@host:465 or smtp+tls://user:password@host:587."
+)
+
+
+def env_mail(name: str) -> MailUrl | None:
+    """Where mail is handed in, or None. With a password it may lie in the file NAME_FILE names."""
+    value = env_secret(name)
+    if not value:
+        return None
+    try:
+        parts = urlsplit(value)
+        port = parts.port
+    except ValueError as error:
+        raise WrongValue(name, _hidden(value), _MAIL_REMEDY) from error
+    extra = parts.query or parts.fragment or parts.path not in {"", "/"}
+    if parts.scheme not in _MAIL_PORTS or not parts.hostname or extra:
+        raise WrongValue(name, _hidden(value), _MAIL_REMEDY)
+    return MailUrl(
+        parts.hostname,
+        port or _MAIL_PORTS[parts.scheme],
+        user=unquote(parts.username or ""),
+        password=unquote(parts.password or ""),
+        tls=parts.scheme == "smtps",
+        starttls=parts.scheme == "smtp+tls",
+    )
+
+
+@dataclass(frozen=True)
 class DatabaseUrl:
     """Which database, in the words of no framework."""
 

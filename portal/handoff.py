@@ -27,6 +27,7 @@ class Job(StrEnum):
     PUBLISH = "approvals.publish"
     REVOKE_CREDENTIAL = "runs.revoke_credential"
     WIND_DOWN = "approvals.wind_down"
+    SEND_MAIL = "approvals.send_mail"
     SWEEP_RUNS = "runs.sweep"
     SWEEP_APPROVALS = "approvals.sweep"
     SWEEP_RETENTION = "approvals.sweep_retention"

@@ -20,6 +20,7 @@ from portal.env import (
     env_flag,
     env_int,
     env_list,
+    env_mail,
     env_path,
     env_prices,
     env_redis,
@@ -213,6 +214,17 @@ ROW_SCOPE = env_choice("ROW_SCOPE", "*", ("*", "none"))
 DATABASE_POOL = env_int("DATABASE_POOL", 12, at_least=2)
 DATABASES = {"default": configured(DATABASE, row_scope=ROW_SCOPE, pool=DATABASE_POOL)}
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+
+# --- Mail -------------------------------------------------------------------
+# Reminders go out by mail too where somebody says through which server.
+MAIL = env_mail("EMAIL_URL")
+DEFAULT_FROM_EMAIL = env_text("EMAIL_FROM") or f"imprimatur@{PUBLIC_ADDRESS.host}"
+if MAIL is not None:
+    EMAIL_HOST, EMAIL_PORT = MAIL.host, MAIL.port
+    EMAIL_HOST_USER, EMAIL_HOST_PASSWORD = MAIL.user, MAIL.password
+    EMAIL_USE_SSL, EMAIL_USE_TLS = MAIL.tls, MAIL.starttls
+# A server that does not answer holds up one thread of one worker for so many seconds.
+EMAIL_TIMEOUT = 10
 
 # --- Broker, cache, live hints ----------------------------------------------
 _valkey = f"unix://{DATA_DIR / 'valkey' / 'valkey.sock'}"

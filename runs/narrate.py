@@ -314,6 +314,8 @@ def _packet(icon: str, words: str, tone: str = "") -> Callable[[Facts], Line]:
             sub=_join(
                 f"on {str(facts['approval'])[:12]}" if facts.get("approval") else "",
                 f"for {facts['stage']}" if facts.get("stage") else "",
+                f"standing in as {facts['stood_in']}" if facts.get("stood_in") else "",
+                f"places may be filled by people {facts['to']} too" if facts.get("to") else "",
                 "more people are needed" if facts.get("result") == "open" else "",
                 str(facts.get("reason") or ""),
                 "self-approved" if facts.get("self_approved") else "",
@@ -518,6 +520,7 @@ TELLERS: dict[str, Callable[[Facts], Line]] = {
     "packet.approved": _packet("check", "Packet {} approved", "done"),
     "packet.denied": _packet("x", "Packet {} denied", "danger"),
     "packet.changes_requested": _packet("undo-2", "Changes requested on packet {}", "wait"),
+    "packet.escalated": _packet("users", "Others may decide packet {} too", "wait"),
     "packet.held": _packet("hourglass", "Packet {} waits before it takes effect", "wait"),
     "packet.undone": _packet("undo-2", "Approval of packet {} undone", "wait"),
     "packet.hold_ended": _packet("triangle-alert", "Approval of packet {} did not last", "danger"),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 from approvals import groups
-from approvals.models import Group, PolicyVersion
+from approvals.models import Group, Packet, PolicyVersion
 from approvals.policies import decide_policy, propose_policy
 from approvals.policy_text import DEFAULT_POLICY
 from portal.models import Membership
@@ -51,3 +53,27 @@ def in_force(walk: Walk, rules: str = ADMIN_RULE) -> PolicyVersion:
     text = f"// {PolicyVersion.objects.count()}\n{DEFAULT_POLICY}{rules}"
     version = propose_policy(text, member=walk.cast.max)
     return decide_policy(version, approve=True, seen=version.digest, member=second_admin(walk))
+
+
+SECURITY = '@stages("1 of group:security")'
+TWO_HOURS = '@escalate("2h to group:owners")'
+
+
+def asked(walk: Walk, *notes: str, action: str = "ask") -> Packet:
+    """A call that waits under a rule with these annotations. Ada is Security, Bo is Owners."""
+    staged(walk)
+    in_force(walk, rule("\n".join(notes), action=action))
+    packet = walk.to_call() if action == "ask" else walk.to_review()
+    walk.lose_hops()
+    return packet
+
+
+def passed(packet: Packet, **span: float) -> Packet:
+    """So much time went by since the packet was opened."""
+    by = timedelta(**span)
+    packet.refresh_from_db()
+    for name in ("opened_at", "expires_at", "remind_at", "escalate_at"):
+        if (moment := getattr(packet, name)) is not None:
+            setattr(packet, name, moment - by)
+    packet.save()
+    return packet

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from portal.env import (
+    MailUrl,
     WrongValue,
     env_address,
     env_choice,
@@ -15,6 +16,7 @@ from portal.env import (
     env_flag,
     env_int,
     env_list,
+    env_mail,
     env_path,
     env_redis,
     env_seconds,
@@ -68,6 +70,10 @@ def test_values_are_read_as_meant(
         ("postgresql://h", lambda name: env_database(name, ""), "postgresql://user:password@host"),
         ("postgresql://h/db?nope=1", lambda name: env_database(name, ""), "sslmode"),
         ("http://h:6379", lambda name: env_redis(name, ""), "redis://host:6379/0"),
+        ("mail.example.com:25", lambda name: env_mail(name), "smtp://host:25"),
+        ("smtp://h:many", lambda name: env_mail(name), "smtp://host:25"),
+        ("smtp://h/inbox", lambda name: env_mail(name), "smtp://host:25"),
+        ("smtp://:25", lambda name: env_mail(name), "smtp://host:25"),
         ("redis://h/one", lambda name: env_redis(name, ""), "redis://host:6379/0"),
         ("unix://relative.sock", lambda name: env_redis(name, ""), "unix:///path"),
         ("redis://h/0?retry=1", lambda name: env_redis(name, ""), "redis://host:6379/0"),
@@ -155,3 +161,21 @@ def test_a_secret_comes_from_its_variable_or_a_file(
     monkeypatch.setenv("IT_FILE", str(tmp_path / "absent"))
     with pytest.raises(WrongValue, match="Name a readable text file"):
         env_secret("IT")
+
+
+def test_mail_servers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("EMAIL_URL", raising=False)
+    assert env_mail("EMAIL_URL") is None
+    read = {
+        "smtp://relay": MailUrl("relay", 25),
+        "smtps://me%40here:p%2Fw@h": MailUrl("h", 465, "me@here", "p/w", tls=True),
+        "smtp+tls://me:pw@h:2587": MailUrl("h", 2587, "me", "pw", starttls=True),
+    }
+    for value, meant in read.items():
+        monkeypatch.setenv("EMAIL_URL", value)
+        assert env_mail("EMAIL_URL") == meant
+    assert "pw" not in repr(meant)
+    monkeypatch.setenv("EMAIL_URL", "http://me:pw@h")
+    with pytest.raises(WrongValue) as refused:
+        env_mail("EMAIL_URL")
+    assert "pw" not in str(refused.value)
