@@ -7,7 +7,6 @@ from datetime import datetime, timedelta
 
 from django.db import transaction
 from django.db.models import Q
-from django.utils import timezone
 
 from approvals.effects import tell
 from approvals.models import Candidate, Packet, Publication
@@ -80,7 +79,7 @@ def close_packet(
     packet: Packet, run: Run, state: PacketState, *, by: User | None = None, reason: str = ""
 ) -> None:
     """End it undecided, in this state; by a person if somebody withdrew it, and for this reason."""
-    packet.state, packet.settled_at, packet.held_until = state.value, timezone.now(), None
+    packet.state, packet.settled_at, packet.held_until = state.value, database_now(), None
     packet.save(update_fields=["state", "settled_at", "held_until"])
     if packet.credential is not None:
         expired = state is PacketState.EXPIRED

@@ -14,7 +14,6 @@ from typing import Any
 
 from django.conf import settings
 from django.db import transaction
-from django.utils import timezone
 
 from approvals import errors, publication, receipt, scopes, signatures, uses
 from approvals.checking import receipt_digest
@@ -341,7 +340,7 @@ def _done(claim: Claim, done: Published) -> str:
 
 
 def _finish(row: Publication, run: Run, *, url: str, draft: bool, note: str) -> None:
-    row.done_at, row.url, row.draft = timezone.now(), url, draft
+    row.done_at, row.url, row.draft = database_now(), url, draft
     row.statement = receipt.sign(_statement(row, run), signing_key())
     _let_go(row, PublicationState.DONE, note, also=("done_at", "url", "draft", "statement"))
     lifecycle.end_run(
@@ -436,7 +435,7 @@ def _not_done(claim: Claim, error: PublishError) -> str:
         wait = (
             error.retry_after if isinstance(error, RateLimited) else min(300, 5 * 2**row.attempts)
         )
-        row.not_before = timezone.now() + timedelta(seconds=wait)
+        row.not_before = database_now() + timedelta(seconds=wait)
         _let_go(
             row,
             PublicationState.INTENDED,

@@ -11,9 +11,9 @@ from datetime import timedelta
 
 from django.core.cache import cache
 from django.db import transaction
-from django.utils import timezone
 from redis.exceptions import RedisError
 
+from portal.clock import database_now
 from portal.errors import Refusal
 from portal.models import SignInLink, User
 
@@ -41,7 +41,7 @@ def make_link(user: User) -> str:
     with transaction.atomic():
         SignInLink.objects.filter(user=user, used_at=None).delete()
         SignInLink.objects.create(
-            user=user, token_hash=_hash(token), expires_at=timezone.now() + LIFETIME
+            user=user, token_hash=_hash(token), expires_at=database_now() + LIFETIME
         )
     return f"/signin/{token}/"
 
@@ -53,7 +53,7 @@ def owner_of(token: str) -> User:
         .filter(
             token_hash=_hash(token),
             used_at=None,
-            expires_at__gt=timezone.now(),
+            expires_at__gt=database_now(),
             user__is_active=True,
         )
         .first()
@@ -67,7 +67,7 @@ def use_link(token: str) -> User:
     """Use the link up and return its person. Raises `LinkSpent`; of two callers one wins."""
     user = owner_of(token)
     used = SignInLink.objects.filter(token_hash=_hash(token), used_at=None).update(
-        used_at=timezone.now()
+        used_at=database_now()
     )
     if used != 1:
         raise LinkSpent

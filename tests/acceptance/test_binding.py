@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from approvals import errors, seal
+from approvals.counting import voters_of
 from approvals.models import Decision, Packet
 from approvals.policies import decide_policy, propose_policy
 from approvals.policy_text import DEFAULT_POLICY
@@ -15,6 +16,7 @@ from portal.roles import Role
 from runs.models import ContractVersion, ToolCall
 from runs.states import CallState, RunStatus
 from tests.acceptance.kit import contract_with
+from tests.approvals.stages import in_force, rule
 from tests.cast import ASKING, REPAIR, call, set_value
 from tests.visits import Visitor, address_of, field_of, text_of
 from tests.walk import Walk, call_of, parked_call, publication_packets, tracker_on_this_machine
@@ -249,3 +251,27 @@ def test_A07_BUG05_a_call_is_held_when_the_policy_changed(walk: Walk) -> None:
     walk.new_policy(deny_http=True)
     with pytest.raises(errors.PolicyNowDenies, match="version 3"):
         walk.decide(with_rule)
+
+
+def test_BUG35_an_approval_ends_with_its_candidate_everywhere(walk: Walk) -> None:
+    in_force(walk, rule('@needs("2")', "two-publishers", "publish"))
+    more = [[call("more", "exec_command", cmd="echo 1 > more.txt")], REPAIR[-1]]
+    first = walk.to_review(REPAIR, more)
+    dee = walk.cast.member("Dee Third", [Role.PUBLISHER])
+    walk.decide(first)
+    walk.decide(first, dee, Verdict.REQUEST_CHANGES, comment="Write more.txt too.")
+    walk.drain()
+    second = walk.open_packet(first.run)
+
+    ada = Visitor(walk.cast.ada)
+    page = text_of(ada.get(address_of(second)))
+    assert voters_of(second) == {}
+    assert "Approve and " in page  # she is asked anew
+    assert "You have answered" not in page
+    waiting = ada.get("/t/acme/queue/?show=mine")
+    assert [row.number for row in waiting.context["page"].rows] == [second.number]
+    assert ada.decide(first).status_code == 409
+    walk.decide(second)
+    assert walk.fresh(second).state == PacketState.OPEN  # hers alone, not hers of before
+    walk.decide(second, dee)
+    assert walk.fresh(second).state == PacketState.APPROVED

@@ -74,7 +74,7 @@ def _somebody_elses(member: Membership) -> None:
 
 
 @pytest.mark.parametrize("end", [_expired, _another_password, _somebody_elses])
-def test_C02_a_socket_ends_with_the_session_behind_it(
+def test_C02_H07_a_socket_ends_with_the_session_behind_it(
     walk: Walk, end: Callable[[Membership], None]
 ) -> None:
     ada = Visitor(walk.cast.ada)
@@ -85,7 +85,7 @@ def test_C02_a_socket_ends_with_the_session_behind_it(
         assert heard.closed() == 4401
 
 
-def test_C02_a_socket_ends_when_its_session_does_although_nothing_happens(walk: Walk) -> None:
+def test_C02_H07_a_socket_ends_when_its_session_does_although_nothing_happens(walk: Walk) -> None:
     ada = Visitor(walk.cast.ada)
     Session.objects.update(expire_date=timezone.now() + timedelta(seconds=2))
     with listening(ada.client, "/ws/t/acme/queue/") as heard:

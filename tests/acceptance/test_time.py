@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime, timedelta
 
 import pytest
+from django.utils import timezone
 
 from approvals import closing, deciding, opening, publishing
 from approvals.models import Decision
 from approvals.states import PacketState, PublicationState
+from portal import signin
 from runs import lifecycle
 from runs.states import CallState, RunStatus
 from tests.visits import Visitor, address_of, field_of, text_of
@@ -111,3 +114,53 @@ def test_BUG27_the_buttons_go_off_by_themselves(walk: Walk) -> None:
         assert field_of(page, "seen") is None
         assert "time to decide is over" in text_of(page)
     assert ada.decide(packet).status_code == 409
+
+
+@pytest.mark.both_databases
+@pytest.mark.parametrize("minutes", [-10, 10])
+def test_E03_a_machine_whose_clock_is_wrong(
+    walk: Walk, monkeypatch: pytest.MonkeyPatch, database: str, minutes: int
+) -> None:
+    """Deadlines are the database's. SQLite has no other clock than its machine's."""
+    true_now, skew = timezone.now, timedelta(minutes=minutes)
+    monkeypatch.setattr(timezone, "now", lambda: true_now() + skew)
+    here = true_now() + (skew if database == "sqlite" else timedelta())
+
+    packet = walk.to_call(gate="expires_minutes = 5")
+    assert abs(packet.expires_at - here - timedelta(minutes=5)) < timedelta(minutes=1)
+    for page in ("/t/acme/queue/", "/t/acme/runs/", address_of(packet)):
+        assert not re.search(r">\s*[-−]\d", text_of(Visitor(walk.cast.ada).get(page))), page
+    assert Visitor(walk.cast.ada).decide(packet).status_code == 302
+    walk.drain()
+    review = walk.open_packet(packet.run)
+    walk.decide(review)
+    walk.drain()
+    assert walk.status(packet.run) == RunStatus.PUBLISHED
+    settled = walk.fresh(review)
+    assert settled.settled_at is not None
+    assert settled.opened_at <= settled.settled_at
+
+    late = walk.to_call(gate="expires_minutes = 5")
+    # Five minutes have gone by, on the database's clock alone.
+    late.opened_at, late.expires_at = here - timedelta(minutes=6), here - timedelta(seconds=1)
+    late.save(update_fields=["opened_at", "expires_at"])
+    assert Visitor(walk.cast.ada).decide(late).status_code == 409
+    walk.sweep()
+    closed = walk.fresh(late)
+    assert (closed.state, closed.opened_at <= (closed.settled_at or closed.opened_at)) == (
+        PacketState.EXPIRED,
+        True,
+    )
+    assert abs((closed.settled_at or here) - here) < timedelta(minutes=1)
+
+
+@pytest.mark.both_databases
+@pytest.mark.parametrize("minutes", [-10, 10])
+def test_E03_a_link_to_sign_in_lasts_as_long_on_every_machine(
+    walk: Walk, monkeypatch: pytest.MonkeyPatch, database: str, minutes: int
+) -> None:
+    link = signin.make_link(walk.cast.ada.user)
+    if database == "postgres":
+        true_now = timezone.now
+        monkeypatch.setattr(timezone, "now", lambda: true_now() + timedelta(minutes=minutes * 60))
+    assert Visitor().get(link).status_code == 200

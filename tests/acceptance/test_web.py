@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from typing import Any
+
 import pytest
 from django.conf import settings
 from django.urls import reverse
 
-from approvals.models import Decision, Publication
+from approvals import bundle, seal
+from approvals.models import Decision, Packet, Publication
 from approvals.publishers import BODY_LIMIT
 from approvals.states import PacketState, Verdict
 from portal.models import Membership
@@ -14,7 +18,7 @@ from portal.roles import Role
 from portal.signin import make_link
 from runs.models import Run
 from tests.addresses import ADDRESSES, Things
-from tests.cast import REPAIR, say
+from tests.cast import REPAIR, call, say
 from tests.visits import Visitor, address_of, field_of, text_of
 from tests.walk import Walk, parked_call
 
@@ -162,3 +166,93 @@ def test_D06_the_longest_words_an_agent_has_fit_into_the_draft(walk: Walk) -> No
     publication = Publication.objects.get(packet=packet)
     assert len(publication.body) <= BODY_LIMIT
     assert Run.objects.get(pk=packet.run_id).status == "published"
+
+
+HOSTILE = (
+    "<script>alert(1)</script>",
+    '"><img src=x onerror=alert(1)>',
+    "</textarea><svg onload=alert(1)>",
+    "[click](javascript:alert(1))",
+    "![x](https://evil.example/x.png)",
+    "{{ 7*7 }}{% load static %}",
+    "safe\u202etxt.exe\u200b",
+    "\x1b[31mred\x1b]8;;https://evil.example\x07",
+)
+# What none of them may become in a page of ours.
+ACTS = ("<script>alert", "<img src=x", "<svg onload", 'href="javascript:', "\u202e", "\x1b")
+
+
+def test_D05_injection_in_comments_titles_and_reasons(walk: Walk) -> None:
+    words = " ".join(HOSTILE)
+    asked = [call("first", "create_issue", title=words[:200])]
+    packet = walk.to_call([asked, [say(words)]])
+    ada = Visitor(walk.cast.ada)
+    pages = [ada.get(address_of(packet)), ada.get("/t/acme/queue/")]
+    assert ada.decide(packet, "deny", comment=words.replace("\x1b", "")).status_code == 302
+    walk.drain()
+    run = packet.run
+    pages += [
+        ada.get(address_of(packet)),
+        ada.get("/t/acme/queue/?show=all"),
+        ada.get(reverse("runs:detail", kwargs={"tenant": "acme", "public_id": run.public_id})),
+        Visitor(walk.cast.aud).get("/t/acme/evidence/"),
+    ]
+    for page in pages:
+        assert page.status_code == 200
+        assert not [each for each in ACTS if each in text_of(page)], page.request["PATH_INFO"]
+    # A bundle keeps the words as they were: as JSON text, never as a line of its own.
+    lines = b"".join(bundle.exported(walk.cast.acme)).split(b"\n")
+    assert all(line.startswith(b"{") for line in lines if line)
+
+
+def test_D05_injection_in_what_goes_to_a_forge(walk: Walk) -> None:
+    words = " ".join(HOSTILE)
+    packet = walk.to_review([REPAIR[1], [say(words)]])
+    walk.decide(packet, comment=words.replace("\x1b", ""))
+    walk.drain()
+    body = Publication.objects.get(packet=packet).body
+    quoted = body[body.index("alert") - 20 :].replace("&#8203;", "")
+    # Every mark that Markdown would act on stands behind a backslash.
+    assert not re.search(r"(?<!\\)[<\[\]!`_]", quoted)
+    assert "\u202e" not in body
+    assert "\x1b" not in body
+
+
+def test_D12_a_tab_that_was_open_for_days(walk: Walk, settings: Any) -> None:
+    """Its session is over, its token is another sign-in's, its packet's time has run out."""
+    packet = parked_call(walk)
+    tab = Visitor(walk.cast.ada, csrf=True)
+    form = {"answer": "approve", "seen": packet.digest, "token": "t"}
+    form["csrfmiddlewaretoken"] = field_of(tab.get(address_of(packet)), "csrfmiddlewaretoken") or ""
+
+    # Signed in anew in another tab: the form's token belongs to the session before.
+    tab.client.force_login(walk.cast.ada.user)
+    tab.client.cookies[settings.CSRF_COOKIE_NAME] = "n" * 32
+    refused: Any = tab.client.post(address_of(packet, "decide"), form)
+    assert refused.status_code == 403
+    assert "reload" in text_of(refused).lower()
+
+    # The signing key was replaced, so nobody's session is one any more.
+    fresh = Visitor(walk.cast.ada)
+    settings.SECRET_KEY = "replaced " * 8
+    settings.SECRET_KEY_FALLBACKS = []
+    unknown = fresh.client.post(address_of(packet, "decide"), form)
+    assert unknown["Location"].startswith(settings.LOGIN_URL)
+    later = Visitor(walk.cast.ada)
+    walk.run_out(packet)
+    late = later.client.post(address_of(packet, "decide"), form)
+    assert late.status_code == 409
+    assert not Decision.objects.exists()
+    assert walk.fresh(packet).state == PacketState.OPEN
+
+
+def test_D12_a_page_from_before_an_upgrade(walk: Walk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page whose shape is another version's says less, or more, than it seems to."""
+    packet = parked_call(walk)
+    ada = Visitor(walk.cast.ada)
+    monkeypatch.setattr(seal, "SHAPE", seal.SHAPE + 1)
+    answer = ada.decide(packet)
+    assert answer.status_code == 409
+    assert not Decision.objects.exists()
+    assert ada.decide(packet, "deny", comment="Ask anew.").status_code == 302
+    assert Packet.objects.get(pk=packet.pk).state == PacketState.DENIED

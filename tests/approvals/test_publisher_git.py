@@ -439,7 +439,9 @@ def test_a_rule_of_the_target_is_passed_on_in_its_words(
 # --- The base -------------------------------------------------------------
 
 
-def test_a_base_that_only_grew(bench: Bench, server: GitServer, publisher: GitPublisher) -> None:
+def test_G06_a_base_that_only_grew(
+    bench: Bench, server: GitServer, publisher: GitPublisher
+) -> None:
     intent = bench.intent(address(server))
     grown = commit_on(bench.store, "main", {"README": "More.\n"})
     with pytest.raises(BaseChanged, match=grown[:12]):
@@ -453,7 +455,7 @@ def test_a_base_that_only_grew(bench: Bench, server: GitServer, publisher: GitPu
     assert git(bench.store, "rev-parse", f"{BRANCH}^") == bench.base
 
 
-def test_a_base_that_was_rewritten_or_deleted_is_never_published_against(
+def test_G06_a_base_that_was_rewritten_or_deleted_is_never_published_against(
     bench: Bench, server: GitServer, publisher: GitPublisher
 ) -> None:
     """A merge would bring another diff than the one that was approved."""

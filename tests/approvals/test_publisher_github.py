@@ -468,15 +468,15 @@ def test_the_host_is_looked_at_again_even_when_it_fails_at_first(world: World) -
 # --- The base -------------------------------------------------------------
 
 
-def test_a_base_that_moved_is_noted(world: World) -> None:
-    """G06: the three-dot diff is the approved one, and the note says what it stands on."""
+def test_G06_a_base_that_moved_is_noted(world: World) -> None:
+    """The three-dot diff is the approved one, and the note says what it stands on."""
     grown = commit_on(world.bench.store, "main", {"README": "More.\n"})
     published = world.publish()
     assert grown[:12] in published.note
     assert git(world.bench.store, "rev-parse", f"{BRANCH}^") == world.bench.base
 
 
-def test_a_base_that_was_deleted_or_rewritten_stops_it(world: World) -> None:
+def test_G06_a_base_that_was_deleted_or_rewritten_stops_it(world: World) -> None:
     git(world.bench.store, "update-ref", "-d", "refs/heads/main")
     with pytest.raises(BaseChanged):
         world.publish()
