@@ -124,7 +124,7 @@ def _settle(public_id: uuid.UUID, answer: Answer, *, member: Membership) -> Pack
             return packet
         raise errors.AlreadyDecided(number=packet.number, verdict=earlier.verdict)
     now = database_now()
-    _still_decidable(packet, answer, run, now)
+    still_decidable(packet, answer, run, now)
     escalate(packet, run, now)
     self_approved = _four_eyes(packet, answer, present)
     acknowledged, signature = 0, None
@@ -270,7 +270,8 @@ def _may_decide(packet: Packet, answer: Answer, member: Membership) -> None:
         raise errors.NeedsWords
 
 
-def _still_decidable(packet: Packet, answer: Answer, run: Run, now: datetime) -> None:
+def still_decidable(packet: Packet, answer: Answer, run: Run, now: datetime) -> None:
+    """Raise unless a locked packet is open, in time, and the one that the answer is about."""
     if PacketState(packet.state) is not PacketState.OPEN:
         last = packet.decisions.select_related("person").order_by("-decided_at").first()
         by = f" by {last.person.name}, {last.decided_at:%H:%M} UTC" if last else ""

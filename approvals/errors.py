@@ -97,8 +97,8 @@ class OwnRequest(Refusal):
     code = "approvals.own_request"
     status = 403
     text = (
-        "You asked for this, own the agent or wrote the rule, so somebody else must decide packet "
-        "{number} (separation of duties)."
+        "You asked for this, edited it, own the agent or wrote the rule, so somebody else must "
+        "decide packet {number} (separation of duties)."
     )
 
 
@@ -166,6 +166,27 @@ class PolicyNowDenies(Refusal):
 class ApprovalBlocked(Refusal):
     code = "approvals.approval_blocked"
     text = "Packet {number} cannot be approved: {reason}. Request changes or deny it."
+
+
+class NotEditable(Refusal):
+    code = "approvals.not_editable"
+    status = 400
+    text = "{reason} Nothing was changed."
+
+
+class NothingEdited(Refusal):
+    code = "approvals.nothing_edited"
+    status = 422
+    text = "These are the arguments of packet {number} already. Change something, or go back."
+
+
+class EditDenied(Refusal):
+    code = "approvals.edit_denied"
+    status = 422
+    text = (
+        "Policy (version {version}) denies the call with these arguments: {reason} Nothing was "
+        "changed. Write others, or request changes."
+    )
 
 
 class CountsForNothing(Refusal):

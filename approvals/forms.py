@@ -41,6 +41,23 @@ class PolicyForm(forms.Form):
         return str(self.cleaned_data["comment"]).replace("\r\n", "\n")
 
 
+class ArgumentsForm(forms.Form):
+    """The arguments of a call as somebody edits them, and the digest they were read on."""
+
+    seen = forms.CharField(widget=forms.HiddenInput)
+    text = forms.CharField(
+        label="Arguments",
+        strip=False,
+        widget=forms.Textarea(attrs={"rows": 16, "spellcheck": "false", "class": "code"}),
+        help_text="One JSON object that fits the tool. It is read as strictly as the agent’s own.",
+        error_messages={"required": "Write one JSON object; {} for no arguments."},
+    )
+
+    def clean_text(self) -> str:
+        # Browsers send text areas with CRLF. A line break inside an argument is written \\n.
+        return str(self.cleaned_data["text"]).replace("\r\n", "\n")
+
+
 USUAL_DAYS = 90
 
 

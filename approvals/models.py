@@ -169,6 +169,14 @@ class Packet(models.Model):
     resumption = models.OneToOneField(
         Resumption, models.PROTECT, null=True, blank=True, related_name="packet"
     )
+    # The packet whose place this one took. One that was edited gives its call to the next.
+    supersedes = models.ForeignKey(
+        "self", models.PROTECT, null=True, blank=True, related_name="successors"
+    )
+    # Who changed the arguments, where a person did.
+    edited_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, models.PROTECT, null=True, blank=True, related_name="+"
+    )
     effect = models.TextField()
     page = models.JSONField()
     digest = models.CharField(max_length=64, editable=False)

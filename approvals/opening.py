@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -30,6 +31,24 @@ from runs.models import Charge, CredentialGrant, EgressGrant, Resumption, Run, T
 from runs.states import CallState, GrantState, ResumeState, RunStatus
 
 
+@dataclass(frozen=True)
+class Edit:
+    """A person changed the arguments that `before` asks about."""
+
+    before: Packet
+    by: User
+
+    def sealed(self, call: ToolCall) -> dict[str, Any]:
+        """What the new page says of it: who, on which page, and what the agent had written."""
+        return {
+            "by": self.by.name,
+            "person": self.by.pk,
+            "packet": self.before.number,
+            "digest": self.before.digest,
+            "proposed": call.proposed,
+        }
+
+
 @transaction.atomic(durable=True)
 def open_call_packet(call_id: int) -> Packet | None:
     """Open the packet of a waiting call, or return the one that is there. Safe to repeat."""
@@ -47,6 +66,11 @@ def open_call_packet(call_id: int) -> Packet | None:
     existing = Packet.objects.filter(call=call).first()
     if existing is not None or CallState(call.state) is not CallState.WAITING or not run.is_live:
         return existing
+    return packet_of_call(run, call)
+
+
+def packet_of_call(run: Run, call: ToolCall, edit: Edit | None = None) -> Packet:
+    """The packet of a waiting call, with run and call locked in the caller's transaction."""
     contract = lifecycle.contract_of(run)
     kind = PacketKind.QUESTION if call.kind == "question" else PacketKind.CALL
     effect = seal.call_effect(call.kind, call.tool, call.arguments, call.target, run.number)
@@ -63,6 +87,8 @@ def open_call_packet(call_id: int) -> Packet | None:
         "arguments_digest": call.arguments_digest,
         "denied_before": denied_before(call),
     }
+    if edit is not None:
+        page["edited"] = edit.sealed(call)
     if call.kind in OUTER_KINDS:
         page["call"] = plan_of_call(run, contract, call)
     credential = scopes.of_call(run, contract, call)
@@ -83,6 +109,7 @@ def open_call_packet(call_id: int) -> Packet | None:
         credential=credential.grant,
         demands=demands,
         agent_words=queries.last_words(run),
+        edit=edit,
     )
 
 
@@ -185,11 +212,15 @@ def _open(
     blocked: str = "",
     agent_words: str = "",
     facts: Mapping[str, Any] | None = None,
+    edit: Edit | None = None,
 ) -> Packet:
     asked_by = grant.asked_by if grant is not None else None
     excluded = set(excluded_people(run, version.author if version else None))
     if asked_by is not None:
         excluded.add(asked_by.person_id)
+    if edit is not None:
+        # Whoever had a part in what is asked now, whatever was changed since.
+        excluded |= {*edit.before.excluded, edit.by.person_id}
     # A network rule is opened by its approval itself, and this is for how long.
     valid_minutes = grant.minutes if grant is not None else contract.gate.valid_minutes
     now = database_now()
@@ -212,6 +243,8 @@ def _open(
         egress=grant,
         credential=credential,
         resumption=asked,
+        supersedes=edit.before if edit is not None else None,
+        edited_by=edit.by if edit is not None else None,
         effect=effect,
         page=whole,
         digest=sealed_digest,

@@ -18,6 +18,7 @@ from approvals.states import PacketKind
 from portal import blobs, visible
 from portal.canonical import canonical
 from runs.compare import FieldChange, compare
+from runs.editing import Changed, changed
 
 # Rows that a page of the diff draws at once; later files load when they are reached.
 FIRST_ROWS = 1200
@@ -147,6 +148,12 @@ def _nested(value: Any) -> bool:
     return isinstance(value, dict | list) and bool(value)
 
 
+def edits_of(page: Mapping[str, Any]) -> list[Changed]:
+    """What people changed of the arguments that the agent wrote."""
+    edited = page.get("edited")
+    return changed(edited["proposed"], page["arguments"]) if edited else []
+
+
 def arguments_size(arguments: Mapping[str, Any]) -> int:
     return len(canonical(arguments))
 
@@ -266,7 +273,9 @@ def asks_first(packet: Packet) -> bool:
 
 
 def successor_of(packet: Packet) -> Packet | None:
-    """The open packet that took the place of a superseded one."""
+    """The packet that took the place of this one."""
+    if (following := packet.successors.order_by("-number").first()) is not None:
+        return following
     if packet.candidate_id is None:
         return None
     return (

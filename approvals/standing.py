@@ -63,7 +63,7 @@ def standing_of(packet: Packet, member: Membership) -> Standing:
                 self_approval=True,
             )
         return Standing(
-            "You asked for this, own the agent or wrote the rule, so approving is for "
+            "You asked for this, edited it, own the agent or wrote the rule, so approving is for "
             "somebody else. You may still hold it back.",
             False,
             may_hold_back,

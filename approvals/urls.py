@@ -7,6 +7,7 @@ from django.urls import URLPattern, URLResolver, path
 from approvals import (
     bundle_views,
     deletion_views,
+    edit_views,
     group_views,
     passkey_views,
     policy_views,
@@ -44,6 +45,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path(f"{_PACKET}decide/", views.packet_decide, name="packet_decide"),
     path(f"{_PACKET}undo/", views.packet_undo, name="packet_undo"),
     path(f"{_PACKET}withdraw/", views.packet_withdraw, name="packet_withdraw"),
+    path(f"{_PACKET}edit/", edit_views.packet_edit, name="packet_edit"),
     path(f"{_PACKET}passkey/", passkey_views.packet_passkey, name="packet_passkey"),
     path(f"{_PACKET}print/", views.packet_print, name="packet_print"),
     path(f"{_PACKET}page.json", views.packet_page, name="packet_page"),

@@ -19,6 +19,7 @@ from django.views.decorators.http import require_GET, require_http_methods, requ
 from approvals import (
     confirm,
     deciding,
+    editing,
     publishing,
     queries,
     reachable,
@@ -263,6 +264,8 @@ def _packet_page(
         "may_withdraw": packet.state == PacketState.OPEN
         and packet.kind in withdraw.CAN_BE_WITHDRAWN
         and packet.requested_by_id == request.user.pk,
+        "editable": not editing.why_not_editable(packet),
+        "edits": reviewing.edits_of(page),
         "asks_first": reviewing.asks_first(packet),
         "typed": confirm.typed_word(packet),
         "acknowledge": confirm.to_acknowledge(packet),

@@ -36,7 +36,6 @@ from runs import (
     source,
 )
 from runs.agent.port import (
-    OUTER_KINDS,
     AgentBrief,
     Answer,
     Begun,
@@ -53,6 +52,7 @@ from runs.agent.port import (
 )
 from runs.brief import make_brief, transcript_label
 from runs.contract import Contract, Reference
+from runs.editing import edited_of
 from runs.fetching import cache_of, fetch_source
 from runs.folders import working_folder
 from runs.footing import Answers, compare, footing_of
@@ -72,6 +72,7 @@ from runs.sandbox import (
     SnapshotDamaged,
 )
 from runs.states import DONE_ALREADY, CallState, RunStatus
+from runs.targets import REFUSED, target_of
 from runs.threads import in_thread
 
 logger = logging.getLogger(__name__)
@@ -79,9 +80,6 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 ANSWER = "output/answer.md"
 """Where the last answer of a run without a sandbox becomes part of its candidate."""
-
-_REFUSED = "refused: "
-"""How the target of a call begins that cannot be carried out at all."""
 
 
 class Failed(Exception):
@@ -150,7 +148,7 @@ class RunHost:
         )
 
     def _judge(self, call: ProposedCall) -> ToolCall:
-        target, outward = self._target(call)
+        target, outward = target_of(self.run, self.contract, call)
         judged = self._judged(call)
         if call.kind == "network" and judged.state is CallState.REFUSED:
             grants.ask(self.lease, asked_by_call(call)[0], judged)
@@ -170,13 +168,13 @@ class RunHost:
 
         What people are asked about is the rule, while the agent goes on (`runs.grants`).
         """
-        target, outward = self._target(call)
+        target, outward = target_of(self.run, self.contract, call)
         judged = judge().judge(self.run, self.contract, call, target=target, outward=outward)
         if call.kind == "network" and judged.state is CallState.WAITING:
             return replace(judged, state=CallState.ALLOWED)
-        if judged.state is CallState.REFUSED and target.startswith(_REFUSED):
+        if judged.state is CallState.REFUSED and target.startswith(REFUSED):
             # What cannot be done is told as that, not as something that no rule allows.
-            return replace(judged, reason=target.removeprefix(_REFUSED))
+            return replace(judged, reason=target.removeprefix(REFUSED))
         if outward and judged.state is not CallState.REFUSED:
             wanted = digest(
                 {"tool": call.tool, "arguments": dict(call.arguments), "target": target}
@@ -186,26 +184,12 @@ class RunHost:
                 return _done_already(self.run, earlier, judged)
         return judged
 
-    def _target(self, call: ProposedCall) -> tuple[str, bool]:
-        tool = self.contract.brokered_tool(call.tool)
-        if call.kind in OUTER_KINDS and tool is not None:
-            try:
-                return broker.plan(self.run, tool, call.arguments).target, True
-            except broker.BrokerRefused as refused:
-                return f"{_REFUSED}{refused}", True
-        if call.kind == "question":
-            return "a person of this tenant", False
-        if call.kind == "network":
-            # Asking changes nothing outside; what may come of it is a rule, judged on its own.
-            return asked_by_call(call)[0].place, False
-        return "the sandbox", False
-
     async def begin(self, call: ProposedCall) -> Begun:
         """Use the permission up, with the arguments that will really be executed."""
         return await self._guard(self._begin, call)
 
     def _begin(self, call: ProposedCall) -> Begun:
-        target, _ = self._target(call)
+        target, _ = target_of(self.run, self.contract, call)
         wanted = digest({"tool": call.tool, "arguments": dict(call.arguments), "target": target})
 
         def objection(row: ToolCall) -> Held | None:
@@ -744,7 +728,7 @@ async def _work(
 
 def _answers(checkpoint: Checkpoint) -> dict[str, Answer]:
     answers: dict[str, Answer] = {}
-    for call in ToolCall.objects.filter(checkpoint=checkpoint):
+    for call in ToolCall.objects.filter(checkpoint=checkpoint).select_related("edited_by"):
         state = CallState(call.state)
         # A call that acted already goes through `begin`, which gives the recorded result.
         approved = state in (
@@ -755,7 +739,10 @@ def _answers(checkpoint: Checkpoint) -> dict[str, Answer]:
             CallState.UNKNOWN,
         )
         words = call.answer if approved or call.answer else _WORDS.get(state, state.value)
-        answers[call.call_id] = Answer(approved=approved, text=words)
+        edited = edited_of(call)
+        if edited is not None and not approved:
+            words = f"{words}\n\n{edited.words}"
+        answers[call.call_id] = Answer(approved=approved, text=words, edited=edited)
     return answers
 
 

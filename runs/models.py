@@ -277,6 +277,12 @@ class ToolCall(models.Model):
     arguments = models.JSONField()
     arguments_digest = models.CharField(max_length=64)
     target = models.TextField(blank=True)
+    # What the agent wrote, where a person changed the arguments: `arguments` are then that
+    # person's, and they alone are judged, approved and executed.
+    proposed = models.JSONField(null=True, blank=True)
+    edited_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, models.PROTECT, null=True, blank=True, related_name="+"
+    )
     state = models.CharField(max_length=18)
     rules = models.JSONField(default=list)
     policy_version = models.PositiveIntegerField()

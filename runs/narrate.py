@@ -325,6 +325,16 @@ def _packet(icon: str, words: str, tone: str = "") -> Callable[[Facts], Line]:
     return tell
 
 
+def _edited(facts: Facts) -> Line:
+    return Line(
+        "pencil",
+        f"Packet {facts.get('packet', '')} edited",
+        "wait",
+        text=f"by {facts['by']}" if facts.get("by") else "",
+        sub=f"packet {facts.get('became', '')} asks in its place",
+    )
+
+
 def _publication(icon: str, head: str, tone: str = "") -> Callable[[Facts], Line]:
     def tell(facts: Facts) -> Line:
         wait = facts.get("seconds")
@@ -473,6 +483,7 @@ TELLERS: dict[str, Callable[[Facts], Line]] = {
     "call.denied": _denied,
     "call.changed": _call("triangle-alert", "Refused, the arguments had changed", "danger"),
     "call.recognised": _call("refresh-cw", "Recognised as done already"),
+    "call.edited": _call("pencil", "Edited by a person, its arguments are others", "wait"),
     "call.answered": _answered,
     "call.started": _call("square-terminal", "Begun"),
     "call.finished": _finished,
@@ -527,6 +538,7 @@ TELLERS: dict[str, Callable[[Facts], Line]] = {
     "packet.released": _packet("check", "Packet {} takes effect", "done"),
     "packet.expired": _packet("clock", "Packet {} expired", "ended"),
     "packet.withdrawn": _packet("undo", "Packet {} withdrawn", "ended"),
+    "packet.edited": _edited,
     "packet.superseded": _packet("refresh-cw", "Packet {} superseded", "ended"),
     "packet.cancelled": _packet("square", "Packet {} cancelled", "ended"),
     "publication.started": _publication("send", "Publishing began", "live"),

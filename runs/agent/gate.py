@@ -26,10 +26,12 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
+from runs.agent.arguments import write_object
 from runs.agent.port import (
     OUTER_KINDS,
     Answer,
     Begun,
+    Edited,
     Host,
     PendingCall,
     ProposedCall,
@@ -106,6 +108,11 @@ class Gate:
         """These calls, with their arguments as written, will come here, and in this order."""
         self._turn = dict(calls)
         self._settled = {call_id: asyncio.Event() for call_id in calls}
+
+    def edited(self, call_id: str) -> Edited | None:
+        """What a person put in the place of the arguments of a call that waited."""
+        answer = self.answers.get(call_id)
+        return answer.edited if answer is not None else None
 
     def raw_of(self, call_id: str) -> str | None:
         """The arguments of a call of this turn as the model wrote them."""
@@ -227,7 +234,7 @@ class Gate:
         # A request of the outer runtime is short and bounded. Cut off in the middle, nobody would
         # know whether it took effect, so a stop waits for it.
         work = action() if outside else self.or_stop(action())
-        ran = await self._run(work, explain)
+        ran = _told(await self._run(work, explain), self.edited(call.call_id))
         duration_ms = round((time.monotonic() - started) * 1000)
         try:
             await self.host.finished(
@@ -250,7 +257,7 @@ class Gate:
             answer = self.answers.get(call.call_id)
             if answer is None or not answer.approved:
                 return (answer.text if answer is not None else "") or NO_REASON
-            if pending.call != call:
+            if _approved(pending.call, answer.edited) != call:
                 self.close(
                     Closed(
                         error=RunError(
@@ -294,6 +301,20 @@ class Gate:
                 return explained
             self.close(Closed(error=explained, cause=error))
             return Ran(told=explained.text, text=explained.text, ok=False)
+
+
+def _approved(proposed: ProposedCall, edited: Edited | None) -> ProposedCall:
+    """The call that people approved: the model's, or with the arguments a person gave it."""
+    if edited is None:
+        return proposed
+    return replace(proposed, arguments=dict(edited.arguments), raw=write_object(edited.arguments))
+
+
+def _told(ran: Ran, edited: Edited | None) -> Ran:
+    """What came of a call, after the words that it was not the one the model wrote."""
+    if edited is None or not isinstance(ran.told, str):
+        return ran
+    return replace(ran, told=f"{edited.words}\n\n{ran.told}", text=f"{edited.words}\n\n{ran.text}")
 
 
 class Interrupted(Exception):

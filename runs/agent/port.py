@@ -153,15 +153,25 @@ class Brokered:
 
 
 @dataclass(frozen=True)
+class Edited:
+    """Arguments that a person put in the place of the model's. `words` tell the model how."""
+
+    arguments: Mapping[str, Any]
+    words: str
+
+
+@dataclass(frozen=True)
 class Answer:
     """A person's answer to one pending call.
 
     To a question: `approved` and `text`, the chosen answer. To any other call: `approved`, or not
-    and `text`, the words the model is told.
+    and `text`, the words the model is told. With `edited`, exactly those arguments were approved:
+    the model's own are never executed.
     """
 
     approved: bool
     text: str = ""
+    edited: Edited | None = None
 
 
 @dataclass(frozen=True)

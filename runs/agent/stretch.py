@@ -34,6 +34,7 @@ from agents.sandbox.capabilities import Capability
 from agents.sandbox.session import BaseSandboxSession
 from pydantic import Field
 
+from runs.agent.arguments import write_object
 from runs.agent.conversing import Conversing, plain
 from runs.agent.endpoint import EndpointSpeaker
 from runs.agent.failures import GateClosed, ModelFailed, classify
@@ -262,9 +263,10 @@ class _Work:
         # Turns are counted by us; the number in the SDK's state would be frozen.
         saved = {**saved, "max_turns": None}
         approved = {
-            entry.call.call_id: entry.call.raw
+            entry.call.call_id: write_object(edited.arguments) if edited else entry.call.raw
             for entry in pending
-            if answers[entry.call.call_id].approved
+            if (answer := answers[entry.call.call_id]).approved
+            for edited in [answer.edited]
         }
         self.gate.new_turn(approved)
 

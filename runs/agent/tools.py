@@ -198,8 +198,11 @@ class _Guard:
         return await self.around.gate.needs_person(call)
 
     async def invoke(self, context: ToolContext[Any], raw: str) -> Any:
-        """For the SDK, to execute."""
+        """For the SDK, to execute: what the model wrote, or a person in its place."""
         call_id = context.tool_call_id
+        edited = self.around.gate.edited(call_id)
+        if edited is not None:
+            raw = write_object(edited.arguments)
         try:
             call, text = self.propose(raw, call_id)
         except ArgumentsRefused as refused:

@@ -95,21 +95,21 @@ def an_expired_call_goes_ahead(patch: pytest.MonkeyPatch) -> None:
 
 
 def the_time_to_decide_is_not_looked_at(patch: pytest.MonkeyPatch) -> None:
-    real = deciding._still_decidable
+    real = deciding.still_decidable
 
     def still(packet: Packet, answer: Any, run: Any, now: Any) -> None:
         real(packet, answer, run, min(now, packet.expires_at - timedelta(seconds=1)))
 
-    patch.setattr(deciding, "_still_decidable", still)
+    patch.setattr(deciding, "still_decidable", still)
 
 
 def any_digest_will_do(patch: pytest.MonkeyPatch) -> None:
-    real = deciding._still_decidable
+    real = deciding.still_decidable
 
     def still(packet: Packet, answer: Any, run: Any, now: Any) -> None:
         real(packet, replace(answer, seen=packet.digest), run, now)
 
-    patch.setattr(deciding, "_still_decidable", still)
+    patch.setattr(deciding, "still_decidable", still)
 
 
 def a_use_is_not_marked(patch: pytest.MonkeyPatch) -> None:

@@ -96,6 +96,7 @@
     r: () => write("changes"),
     d: () => write("deny"),
     c: () => write(""),
+    e: () => (list() ? false : follow("edit")),
     "/": () => Boolean(press('input[type="search"]')),
     "?": () => {
       document.getElementById("keys").showModal();
