@@ -10,7 +10,7 @@ from django.db.models import F, QuerySet
 from approvals.models import Decision, Group, GroupMember, Packet
 from approvals.quorum import Quorum
 from approvals.states import PacketKind, Verdict
-from portal.models import Membership, Tenant
+from portal.models import Membership, Passkey, Tenant
 from portal.roles import FOR_PEOPLE, Permission, permissions_of
 
 
@@ -133,10 +133,12 @@ class People:
     routes: Mapping[int, list[str]] = field(default_factory=dict)
     granted: Mapping[int, frozenset[Permission]] = field(default_factory=dict)
     askers: Collection[int] = ()
+    # Who has a passkey to sign with.
+    signers: Collection[int] = ()
 
     @classmethod
     def of(cls, tenant: Tenant) -> People:
-        """Read in two queries."""
+        """Read in three queries."""
         rows = (
             Membership.objects.filter(tenant=tenant, user__is_active=True)
             .order_by("user__name", "pk")
@@ -155,7 +157,10 @@ class People:
                 continue
             names[user], granted[user] = name, held
             routes[user] = [*groups.get(user, ()), *(f"role:{role}" for role in roles)]
-        return cls(names, routes, granted, askers)
+        signers = set(
+            Passkey.objects.filter(user__memberships__tenant=tenant).values_list("user", flat=True)
+        )
+        return cls(names, routes, granted, askers, signers)
 
     def voters(self, kind: str, excluded: Collection[int] = ()) -> dict[int, list[str]]:
         """Everybody who may approve a packet of this kind, as if all of them had."""
@@ -164,3 +169,8 @@ class People:
             for user, granted in self.granted.items()
             if user not in excluded and _may(granted, kind)
         }
+
+    def signing(self) -> People:
+        """Those of them who can sign what they approve."""
+        granted = {user: held for user, held in self.granted.items() if user in self.signers}
+        return replace(self, granted=granted)

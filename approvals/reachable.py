@@ -13,7 +13,7 @@ from math import inf
 
 from django.db import transaction
 
-from approvals import policy_places
+from approvals import policy_places, signing
 from approvals.counting import People, groups_of, quorum_of
 from approvals.demands import ANNOTATIONS, Demands, Fallback, Groups, Stage
 from approvals.models import Packet, PolicyVersion
@@ -116,9 +116,33 @@ def problems(
 
 
 def of_version(version: PolicyVersion) -> list[Unreachable]:
-    """The rules of a version that cannot be satisfied now."""
+    """The rules of a version that cannot be satisfied now.
+
+    Those too that take a passkey of people who have none. Such a rule is not refused: everybody can
+    add a key at any time, and whoever is asked for one is told so.
+    """
     rules = list(stored_rules(version.text).values())
-    return unreachable(version.tenant, rules, version.author)
+    found = unreachable(version.tenant, rules, version.author)
+    known = {each.rule for each in found}
+    signed = [rule for rule in rules if rule.demands.passkey and rule.id not in known]
+    return found + _without_keys(version.tenant, signed, version.author)
+
+
+KEYLESS = "It takes passkeys, and too few of those who may approve have one."
+
+
+def _without_keys(tenant: Tenant, rules: Sequence[Rule], author: User | None) -> list[Unreachable]:
+    if not rules:
+        return []
+    people, groups = People.of(tenant).signing(), groups_of(tenant.pk)
+    excluded = frozenset() if author is None or tenant.one_person else {author.person_id}
+    found = []
+    for rule in rules:
+        quorum = Quorum.of_gate(rule.demands.sealed(groups), waited=inf)
+        kind = PacketKind.PUBLICATION if rule.publishes else PacketKind.CALL
+        if quorum.why_not(people.voters(kind, excluded)):
+            found.append(Unreachable(rule.id, KEYLESS, "Everybody adds theirs under Settings, Passkeys."))
+    return found
 
 
 def of_packet(packet: Packet) -> str:
@@ -129,9 +153,12 @@ def of_packet(packet: Packet) -> str:
     alone = packet.tenant.one_person
     people = People.of(packet.tenant)
     waited = (packet.expires_at - packet.opened_at).total_seconds()
-    return quorum_of(packet, waited).why_not(
-        people.voters(packet.kind, () if alone else packet.excluded)
-    )
+    quorum, excluded = quorum_of(packet, waited), () if alone else packet.excluded
+    why = quorum.why_not(people.voters(packet.kind, excluded))
+    if not why and signing.is_demanded(packet):
+        lacking = quorum.why_not(people.signing().voters(packet.kind, excluded))
+        why = KEYLESS if lacking else ""
+    return why
 
 
 def warned(tenant: Tenant) -> list[dict[str, str]]:

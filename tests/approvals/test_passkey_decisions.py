@@ -26,6 +26,7 @@ from approvals.verify_report import Report
 from portal import audit, passkey_account
 from portal.dsse import key_id
 from portal.errors import BadInput
+from portal.handoff import Job
 from portal.models import AuditEntry, Membership, Passkey, PasskeyChallenge
 from portal.passkeys import NoPasskey, PasskeyCopied, PasskeyRefused
 from portal.roles import Role
@@ -630,3 +631,34 @@ def test_a_form_without_a_signature_is_refused_with_the_way_out(
     assert ada.decide(packet, passkey=json.dumps(sent)).status_code == 302
     page = text_of(ada.get(address_of(packet)))
     assert "signed with a passkey" in page
+
+
+# --- Nobody has a key -----------------------------------------------------------------------------
+
+
+def test_rules_that_take_keys_nobody_has_are_warned_of(walk: Walk) -> None:
+    in_force(walk)
+    packet = walk.to_call()
+    walk.deliver(Job.SWEEP_QUORUMS)
+    lacking = "It takes passkeys, and too few of those who may approve have one."
+    admin, vic = Visitor(walk.cast.max), Visitor(walk.cast.vic)
+    assert lacking in text_of(admin.get("/t/acme/queue/"))
+    assert lacking in text_of(vic.get(address_of(packet)))
+
+    asker = SoftKey()
+    asker.kept_by(packet.requested_by)  # whose key is of no use here
+    assert lacking in text_of(vic.get(address_of(packet)))
+    SoftKey().kept_by(walk.cast.ada.user)
+    walk.deliver(Job.SWEEP_QUORUMS)
+
+    assert lacking not in text_of(vic.get(address_of(packet)))
+    assert lacking not in text_of(admin.get("/t/acme/queue/"))
+
+
+def test_two_who_sign_take_two_keys(walk: Walk, key: SoftKey) -> None:
+    in_force(walk, TWO)
+    page = Visitor(walk.cast.vic)
+    address = address_of(walk.to_call())
+    assert "too few of those who may approve have one" in text_of(page.get(address))
+    SoftKey().kept_by(walk.cast.bo.user)
+    assert "too few of those who may approve have one" not in text_of(page.get(address))
