@@ -129,6 +129,7 @@ def of_version(version: PolicyVersion) -> list[Unreachable]:
 
 
 KEYLESS = "It takes passkeys, and too few of those who may approve have one."
+_GET_KEYS = "Everybody adds theirs under Settings, Passkeys."
 
 
 def _without_keys(tenant: Tenant, rules: Sequence[Rule], author: User | None) -> list[Unreachable]:
@@ -141,7 +142,7 @@ def _without_keys(tenant: Tenant, rules: Sequence[Rule], author: User | None) ->
         quorum = Quorum.of_gate(rule.demands.sealed(groups), waited=inf)
         kind = PacketKind.PUBLICATION if rule.publishes else PacketKind.CALL
         if quorum.why_not(people.voters(kind, excluded)):
-            found.append(Unreachable(rule.id, KEYLESS, "Everybody adds theirs under Settings, Passkeys."))
+            found.append(Unreachable(rule.id, KEYLESS, _GET_KEYS))
     return found
 
 
