@@ -21,8 +21,9 @@ from tests.real_walk import RealWalk
 pytestmark = [pytest.mark.package_index, pytest.mark.bubblewrap]
 
 SCENARIOS = (
-    *("approval_hold", "rejection", "replay", "outcome_ambiguity", "outcome_reconciliation"),
-    *("cancellation", "timeout", "parallel_barrier", "delegation", "audit_receipts"),
+    *("approval_hold", "rejection", "argument_binding", "replay", "outcome_ambiguity"),
+    *("outcome_reconciliation", "cancellation", "timeout", "parallel_barrier", "delegation"),
+    "audit_receipts",
 )
 PROFILE = "per-action"
 """Of calls that are proposed together each is judged on its own: one that policy permits happens
@@ -95,7 +96,7 @@ def test_every_scenario_of_agentbarrier(
             MODEL_BASE_URL=answering.base_url, EGRESS_PRIVATE_HOSTS="127.0.0.1"
         )
         desk = Desk(real_walk)
-        report = judged(agentbarrier, desk, tmp_path / "strict", *SCENARIOS)
+        report = judged(agentbarrier, desk, tmp_path / "strict")
         desk.permit(GATED)
         lax = judged(agentbarrier, desk, tmp_path / "lax", SCENARIOS[0], patience=10)
 

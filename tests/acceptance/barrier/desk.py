@@ -179,8 +179,15 @@ class Desk:
     # --- Deciding
 
     def to_approve(self, run: Run, action: str, replacement: Mapping[str, Any] | None) -> None:
-        assert replacement is None
-        self.walk.decide(_packet_of(run, action))
+        """Ada approves; what is to be replaced, Bo edits first, and a new packet asks about it."""
+        packet = _packet_of(run, action)
+        if replacement is not None:
+            page = f"packets/{packet.public_id}/edit/"
+            text = json.dumps({"action": action, **replacement})
+            form = {"seen": packet.digest, "text": text, "do": "edit"}
+            self._send(page, self.walk.cast.bo, page=page, **form)
+            packet = _packet_of(run, action)
+        self.walk.decide(packet)
 
     def to_reject(self, run: Run, action: str, reason: str) -> None:
         self.walk.decide(_packet_of(run, action), Verdict.DENY, reason)
