@@ -37,7 +37,7 @@ def expire_packet(packet_id: int) -> bool:
     close_packet(packet, run, PacketState.EXPIRED)
     append_events(run, [Draft("packet.expired", run_facts(run) | {"packet": packet.number})])
     if packet.call is not None and packet.call.state == CallState.WAITING and run.is_live:
-        lifecycle.answer_call(packet.call, CallState.EXPIRED, text="", usable_until=None)
+        lifecycle.answer_call(packet.call, CallState.EXPIRED, text="", usable_until=None, run=run)
     elif packet.egress is not None and packet.egress.state == GrantState.REQUESTED:
         grants.settle(packet.egress, run, grants.Settled(GrantState.UNANSWERED, "", ""))
     elif packet.resumption is not None and packet.resumption.state == ResumeState.WAITING:

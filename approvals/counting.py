@@ -91,6 +91,21 @@ def voters_of(packet: Packet) -> Mapping[int, list[str]]:
     return voters_by_packet(packet.tenant, [asked])[packet.pk]
 
 
+def voters_with(
+    packet: Packet, votes: Iterable[Decision], present: Membership
+) -> Mapping[int, list[str]]:
+    """The same, where `present`, as read in this transaction, may approve and is one of `votes`.
+
+    Nothing more is read where nobody else approved and it does not matter who is in which group.
+    """
+    others = (
+        each.verdict == Verdict.APPROVE for each in votes if each.person_id != present.user_id
+    )
+    if any(others) or quorum_of(packet).stages:
+        return voters_of(packet)
+    return {present.user_id: [f"role:{role}" for role in present.roles]}
+
+
 def voters_by_packet(tenant: Tenant, packets: Iterable[Asked]) -> dict[int, dict[int, list[str]]]:
     """The same for many packets of one tenant, in two queries."""
     asked = {each.pk: each for each in packets}

@@ -27,7 +27,7 @@ from approvals.counting import (
     quorum_of,
     routes_of,
     seats_of,
-    voters_of,
+    voters_with,
 )
 from approvals.demands import hold_of
 from approvals.effects import begin_hold, end_packet, tell
@@ -36,11 +36,12 @@ from approvals.models import Decision, Packet
 from approvals.quorum import listed
 from approvals.reminding import escalate
 from approvals.states import PacketKind, PacketState, Verdict, after
-from portal import audit, passkeys
+from portal import audit, passkeys, statements
 from portal.canonical import digest
 from portal.clock import database_now
 from portal.errors import BadInput, NotAllowed, NotFound, Refusal
-from portal.models import Membership
+from portal.models import Membership, Tenant, User
+from portal.statements import given
 from portal.visible import says_something
 from runs import grants, lifecycle
 from runs.agent.port import ProposedCall
@@ -117,11 +118,18 @@ def _settle(public_id: uuid.UUID, answer: Answer, *, member: Membership) -> Pack
     present = still_member(member)
     run, packet = locked_packet(public_id, present)
     # Both rows are locked from here on, so these checks hold until we commit.
+    with lifecycle.together(run):
+        _answer(run, packet, answer, present)
+    return packet
+
+
+def _answer(run: Run, packet: Packet, answer: Answer, present: Membership) -> None:
     _may_decide(packet, answer, present)
-    earlier = packet.votes().filter(person=present.user).first()
+    votes = _VOTES.all(packet=packet.pk, round=packet.round)
+    earlier = next((each for each in votes if each.person_id == present.user_id), None)
     if earlier is not None:
         if answer.token and earlier.token == answer.token and earlier.verdict == answer.verdict:
-            return packet
+            return
         raise errors.AlreadyDecided(number=packet.number, verdict=earlier.verdict)
     now = database_now()
     still_decidable(packet, answer, run, now)
@@ -134,7 +142,7 @@ def _settle(public_id: uuid.UUID, answer: Answer, *, member: Membership) -> Pack
         _counts(packet, present)
         demand_allowed(packet, run)
         acknowledged = _acknowledged(packet, answer)
-    Decision.objects.create(
+    vote = Decision(
         tenant=packet.tenant,
         packet=packet,
         person=present.user,
@@ -147,8 +155,10 @@ def _settle(public_id: uuid.UUID, answer: Answer, *, member: Membership) -> Pack
         self_approved=self_approved,
         decided_at=now,
     )
+    statements.insert(vote)
+    votes.append(vote)
     quorum = quorum_of(packet)
-    voters = voters_of(packet) if answer.verdict is Verdict.APPROVE else {}
+    voters = voters_with(packet, votes, present) if answer.verdict is Verdict.APPROVE else {}
     state = after(PacketState(packet.state), answer.verdict, reached=quorum.reached(voters))
     if state is None:
         raise errors.AlreadySettled(number=packet.number, state=packet.state, by="")
@@ -196,9 +206,23 @@ def _settle(public_id: uuid.UUID, answer: Answer, *, member: Membership) -> Pack
     if state is PacketState.APPROVED and (hold := hold_of(packet.page["gate"])):
         begin_hold(packet, run, now + timedelta(seconds=hold))
     elif state is not PacketState.OPEN:
-        end_packet(packet, run, state, answer.comment, present.user, now)
+        end_packet(
+            packet,
+            run,
+            state,
+            answer.comment,
+            present.user,
+            now,
+            self_approved=any(each.self_approved for each in votes),
+        )
     tell(packet)
-    return packet
+
+
+_VOTES = statements.Query(
+    lambda: Decision.objects.filter(
+        packet=given("packet", Packet), round=given("round", Packet, "round")
+    ).order_by("pk")
+)
 
 
 _WORDS = {
@@ -210,33 +234,47 @@ _WORDS = {
 
 def still_member(member: Membership) -> Membership:
     """The membership as it is now: it may have been taken away since the page was opened."""
-    present = (
-        Membership.objects.select_related("tenant", "user")
-        .filter(tenant_id=member.tenant_id, user_id=member.user_id, user__is_active=True)
-        .first()
-    )
+    present = _PRESENT.first(tenant=member.tenant_id, user=member.user_id)
     if present is None:
         raise NotFound
     return present
+
+
+_PRESENT = statements.Query(
+    lambda: Membership.objects.select_related("tenant", "user").filter(
+        tenant=given("tenant", Tenant), user=given("user", User), user__is_active=True
+    )
+)
 
 
 def _counts(packet: Packet, member: Membership) -> None:
     """Raise unless the approval of this member can count; hold still who belongs to what."""
     quorum = quorum_of(packet)
     hold_still(packet)
-    if not quorum.counts(routes_of(member)):
+    if quorum.routes and not quorum.counts(routes_of(member)):
         wanted = listed([stage.whose for stage in quorum.stages], "or")
         raise errors.CountsForNothing(number=packet.number, wanted=wanted)
 
 
 def locked_packet(public_id: uuid.UUID, member: Membership) -> tuple[Run, Packet]:
     """Run and packet, locked in this order everywhere: two hops never wait for each other."""
-    mine = Packet.objects.filter(tenant_id=member.tenant_id, public_id=public_id)
-    run_id = mine.values_list("run_id", flat=True).first()
-    if run_id is None:
+    mine = {"tenant": member.tenant_id, "packet": public_id}
+    found = _RUN_OF.first(**mine)
+    if found is None:
         raise NotFound
-    run = locked_run(run_id)
-    return run, lockable(mine).get()
+    run = locked_run(found[0])
+    (packet,) = _LOCKED.all(**mine)
+    return run, packet
+
+
+def _of_tenant() -> QuerySet[Packet]:
+    return Packet.objects.filter(
+        tenant=given("tenant", Tenant), public_id=given("packet", Packet, "public_id")
+    )
+
+
+_RUN_OF = statements.Query(lambda: _of_tenant().values_list("run_id"))
+_LOCKED = statements.Query(lambda: lockable(_of_tenant()))
 
 
 def lockable(packets: QuerySet[Packet]) -> QuerySet[Packet]:

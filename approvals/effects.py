@@ -9,7 +9,7 @@ from approvals import publication
 from approvals.counting import seats_of
 from approvals.models import Packet
 from approvals.states import PacketState
-from portal import audit, live
+from portal import audit, live, statements
 from portal.handoff import Job
 from portal.models import User
 from runs import grants, lifecycle, resuming
@@ -20,18 +20,26 @@ from runs.states import CallState, CredentialState, GrantState, ResumeState, Run
 
 
 def end_packet(
-    packet: Packet, run: Run, state: PacketState, words: str, person: User, now: datetime
+    packet: Packet,
+    run: Run,
+    state: PacketState,
+    words: str,
+    person: User,
+    now: datetime,
+    *,
+    self_approved: bool,
 ) -> None:
-    """The packet is decided: `person` gave the last answer, with these words."""
+    """The packet is decided: `person` gave the last answer, with these words.
+
+    `self_approved`: whether one of the votes that count is the word of whoever asked.
+    """
     packet.state, packet.settled_at, packet.held_until = state.value, now, None
-    packet.self_approved = packet.votes().filter(self_approved=True).exists()
+    packet.self_approved = self_approved
     if state is PacketState.APPROVED:
         packet.usable_until = now + timedelta(seconds=packet.valid_seconds)
         packet.filled = seats_of(packet).get("stages", [])
-    packet.save(
-        update_fields=[
-            *("state", "settled_at", "held_until", "self_approved", "usable_until", "filled")
-        ]
+    statements.store(
+        packet, "state", "settled_at", "held_until", "self_approved", "usable_until", "filled"
     )
     _carry_out(packet, run, state, words, person)
 
@@ -81,6 +89,7 @@ def _carry_out(packet: Packet, run: Run, state: PacketState, words: str, person:
             CallState(state.value),
             text=_words_for_agent(state, words, person),
             usable_until=packet.usable_until,
+            run=run,
         )
         return
     if packet.egress is not None:

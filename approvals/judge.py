@@ -14,7 +14,10 @@ from approvals.demands import Demands
 from approvals.facts import call_facts as call_facts_of
 from approvals.models import Packet, PolicyVersion
 from approvals.states import PacketKind
+from portal import statements
 from portal.clock import database_now
+from portal.models import Tenant
+from portal.statements import given
 from runs.agent.port import ProposedCall
 from runs.contract import Contract
 from runs.lifecycle import Held, Judged, spent
@@ -36,9 +39,14 @@ def _kind_of(call: ToolCall) -> PacketKind:
 
 def policy_in_force(tenant_id: int) -> PolicyVersion | None:
     """The tenant's policy of now, or None: then nothing is allowed."""
-    return PolicyVersion.objects.filter(
-        tenant_id=tenant_id, state=PolicyVersion.State.IN_FORCE
-    ).first()
+    return _IN_FORCE.first(tenant=tenant_id)
+
+
+_IN_FORCE = statements.Query(
+    lambda: PolicyVersion.objects.filter(
+        tenant=given("tenant", Tenant), state=PolicyVersion.State.IN_FORCE
+    )
+)
 
 
 def demands_of(version: PolicyVersion | None, rules: Sequence[str]) -> Demands:
@@ -114,15 +122,20 @@ def call_facts(
     """What policy may know about a call of this run, measured by the portal."""
     names = {tool.base for tool in contract.tools.http if tool.base}
     names |= {tool.database for tool in contract.tools.sql}
-    bases = TenantValue.objects.filter(tenant_id=run.tenant_id, name__in=names)
-    denied = ToolCall.objects.filter(run=run, state=CallState.DENIED).filter(
-        Q(tool=call.tool, arguments=dict(call.arguments)) | Q(target=target, outward=True)
-    )
+    bases = (_BASE.all(tenant=run.tenant_id, name=name) for name in names)
     if call.kind == "network":
         asked = {"host": call.arguments.get("host"), "port": call.arguments.get("port")}
         refused = EgressGrant.objects.filter(run=run, state=GrantState.DENIED, **asked).exists()
     else:
-        refused = denied.exclude(call_id=call.call_id).exists()
+        refused = bool(
+            _DENIED.all(
+                run=run.pk,
+                call=call.call_id,
+                tool=call.tool,
+                arguments=dict(call.arguments),
+                target=target,
+            )
+        )
     micros, _ = spent(run.pk)
     facts = call_facts_of(
         contract,
@@ -130,7 +143,7 @@ def call_facts(
         tool=call.tool,
         kind=call.kind,
         arguments=call.arguments,
-        bases=dict(bases.values_list("name", "value")),
+        bases=dict(row for rows in bases for row in rows),
         cost=Decimal(micros) / 1_000_000,
         denied_before=refused,
     )
@@ -140,3 +153,25 @@ def call_facts(
         declared=facts.declared and not target.startswith("refused: "),
         outward=facts.outward or outward,
     )
+
+
+_BASE = statements.Query(
+    lambda: TenantValue.objects.filter(
+        tenant=given("tenant", Tenant), name=given("name", TenantValue, "name")
+    ).values_list("name", "value")
+)
+# Whether a person denied this already, under another name.
+_DENIED = statements.Query(
+    lambda: (
+        ToolCall.objects.filter(run=given("run", Run), state=CallState.DENIED)
+        .filter(
+            Q(
+                tool=given("tool", ToolCall, "tool"),
+                arguments=given("arguments", ToolCall, "arguments"),
+            )
+            | Q(target=given("target", ToolCall, "target"), outward=True)
+        )
+        .exclude(call_id=given("call", ToolCall, "call_id"))
+        .values_list("pk")[:1]
+    )
+)

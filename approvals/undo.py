@@ -98,6 +98,14 @@ def release_packet(packet_id: int) -> bool:
         tell(packet)
         return False
     note_hold(packet, run, "released", by=None, **seats_of(packet))
-    end_packet(packet, run, PacketState.APPROVED, last.comment, last.person, now)
+    end_packet(
+        packet,
+        run,
+        PacketState.APPROVED,
+        last.comment,
+        last.person,
+        now,
+        self_approved=packet.votes().filter(self_approved=True).exists(),
+    )
     tell(packet)
     return True

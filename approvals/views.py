@@ -343,9 +343,9 @@ _TONES = {
 @tenant_view(Permission.VIEW)
 def packet_decide(request: TenantRequest, public_id: uuid.UUID) -> HttpResponse:
     """One person's answer. Who may give which one is asked inside, with the row locked."""
-    access_packet(request.membership, public_id)  # for others there is nothing to fill in wrong
     verdict = _VERDICTS.get(request.POST.get("answer", ""))
     if verdict is None:
+        access_packet(request.membership, public_id)  # for others there is nothing to fill in wrong
         raise BadInput(reason="The form did not say which answer was meant. Nothing was decided.")
     comment = request.POST.get("comment", "").replace("\r\n", "\n")
     choice = request.POST.get("choice", "").strip()

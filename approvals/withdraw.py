@@ -61,7 +61,9 @@ def withdraw_packet(public_id: uuid.UUID, *, member: Membership, reason: str) ->
 def _carry_out(packet: Packet, run: Run, words: str) -> None:
     """Let whatever waits for the answer know that none comes."""
     if packet.call is not None:
-        lifecycle.answer_call(packet.call, CallState.WITHDRAWN, text=words, usable_until=None)
+        lifecycle.answer_call(
+            packet.call, CallState.WITHDRAWN, text=words, usable_until=None, run=run
+        )
     elif packet.egress is not None:
         by = packet.requested_by.name
         grants.settle(packet.egress, run, grants.Settled(GrantState.WITHDRAWN, words, by))

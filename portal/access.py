@@ -13,10 +13,11 @@ from django.db.models.functions import Lower
 from django.http import HttpRequest, HttpResponseBase
 from django_htmx.middleware import HtmxDetails
 
-from portal import tenancy
+from portal import statements, tenancy
 from portal.errors import NotAllowed, NotFound
 from portal.models import Membership, Tenant, User
 from portal.roles import Permission
+from portal.statements import given
 
 # A menu of tenants is this long; a person with more finds the others on the page of tenants.
 MENU = 50
@@ -45,12 +46,21 @@ def memberships_of(user: User, first: str = "") -> list[Membership]:
 
     The one of the tenant with the slug `first` comes before the others.
     """
-    elsewhere = Case(When(tenant__slug=first, then=0), default=1)
-    rows = Membership.objects.filter(user=user).select_related("tenant")
-    found = list(rows.order_by(elsewhere, _BY_NAME)[:MENU])
+    found = _MEMBERSHIPS.all(user=user.pk, first=first)
     for each in found:
         each.user = user
     return found
+
+
+_MEMBERSHIPS = statements.Query(
+    lambda: (
+        Membership.objects.filter(user=given("user", User))
+        .select_related("tenant")
+        .order_by(
+            Case(When(tenant__slug=given("first", Tenant, "slug"), then=0), default=1), _BY_NAME
+        )[:MENU]
+    )
+)
 
 
 def memberships_for(user: User | AnonymousUser, slug: str) -> list[Membership]:

@@ -8,11 +8,12 @@ from typing import Any
 from django.db import models, transaction
 from django.utils import timezone
 
-from portal import dsse, evidence
+from portal import dsse, evidence, statements
 from portal.canonical import digest
 from portal.evidence import CHECKPOINT_TYPE, Line
 from portal.models import AuditCheckpoint, AuditEntry, Tenant, User
 from portal.signing import signing_keys
+from portal.statements import given
 
 # A busy log is signed after so many lines; one that is not, by the hourly sweep.
 CHECKPOINT_EVERY = 100
@@ -28,28 +29,57 @@ def record(
 ) -> AuditEntry:
     """Append one line to the tenant's chain, inside the caller's transaction.
 
-    The tenant's row is locked first: on PostgreSQL two writers queue there, on
-    SQLite the transaction already holds the only write lock.
+    The tenant's row holds the end of the chain. It is moved on from the end that `tenant` knows,
+    which locks the row: on PostgreSQL two writers queue there, on SQLite the transaction already
+    holds the only write lock. Where the chain went on since `tenant` was read, that matches nothing
+    and the end is read anew, locked.
     """
-    # Not FOR UPDATE: that would also hold up every row which only refers to the tenant.
-    heads = Tenant.objects.only("audit_seq", "audit_head")
-    last = heads.select_for_update(no_key=True).get(pk=tenant.pk)
     entry = AuditEntry(
         tenant=tenant,
-        seq=last.audit_seq + 1,
         at=timezone.now(),
         action=action,
         subject=subject if isinstance(subject, str) else f"{subject._meta.model_name}:{subject.pk}",
         actor=actor,
         facts=facts,
-        previous=last.audit_head,
     )
-    entry.hash = digest(entry.body())
-    entry.save(force_insert=True)
-    Tenant.objects.filter(pk=tenant.pk).update(audit_seq=entry.seq, audit_head=entry.hash)
+    end = tenant.audit_seq, tenant.audit_head
+    if not _moved_on(entry, *end):
+        (end,) = _END.all(tenant=tenant.pk)
+        _moved_on(entry, *end)
+    statements.insert(entry)
+    tenant.audit_seq, tenant.audit_head = entry.seq, entry.hash
     if entry.seq % CHECKPOINT_EVERY == 0:
         _sign(entry)
     return entry
+
+
+def _moved_on(entry: AuditEntry, seq: int, head: str) -> bool:
+    """Put the line behind this end; whether that is where the chain ends."""
+    entry.seq, entry.previous = seq + 1, head
+    entry.hash = digest(entry.body())
+    moved = _move_end(
+        tenant=entry.tenant_id, seq=seq, head=head, to_seq=entry.seq, to_head=entry.hash
+    )
+    return moved == 1
+
+
+# Not FOR UPDATE: that would also hold up every row which only refers to the tenant.
+_END = statements.Query(
+    lambda: (
+        Tenant.objects.select_for_update(no_key=True)
+        .filter(pk=given("tenant", Tenant))
+        .values_list("audit_seq", "audit_head")
+    )
+)
+_move_end = statements.Change(
+    lambda: Tenant.objects.filter(
+        pk=given("tenant", Tenant),
+        audit_seq=given("seq", Tenant, "audit_seq"),
+        audit_head=given("head", Tenant, "audit_head"),
+    ),
+    audit_seq=given("to_seq", Tenant, "audit_seq"),
+    audit_head=given("to_head", Tenant, "audit_head"),
+)
 
 
 @transaction.atomic(durable=True)

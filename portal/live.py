@@ -9,10 +9,11 @@ sockets, against about 11 ms this way (measured on two cores).
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 
 import redis
 from django.conf import settings
-from django.db import transaction
+from django.db import connection, transaction
 
 logger = logging.getLogger(__name__)
 
@@ -65,5 +66,19 @@ def changed(*topics: str) -> None:
 
 
 def changed_on_commit(*topics: str) -> None:
-    """Publish when the change is there to be read."""
-    transaction.on_commit(lambda: changed(*topics), robust=True)
+    """Publish when the change is there to be read; all of one transaction in one go."""
+    for *_, waiting, _ in connection.run_on_commit:
+        if isinstance(waiting, _Hints):
+            waiting.topics.update(dict.fromkeys(topics))
+            return
+    transaction.on_commit(_Hints(topics), robust=True)
+
+
+class _Hints:
+    """What a transaction publishes once it is committed, each topic once."""
+
+    def __init__(self, topics: Iterable[str]) -> None:
+        self.topics = dict.fromkeys(topics)
+
+    def __call__(self) -> None:
+        changed(*self.topics)

@@ -10,7 +10,9 @@ from django.contrib.sessions.models import Session
 from django.utils import timezone
 from django.utils.crypto import constant_time_compare
 
+from portal import statements
 from portal.models import User
+from portal.statements import given
 
 
 class SessionStore(db.SessionStore):
@@ -23,6 +25,20 @@ class SessionStore(db.SessionStore):
     def __init__(self, session_key: str | None = None) -> None:
         is_key = session_key is not None and session_key.isascii() and session_key.isalnum()
         super().__init__(session_key if is_key else None)
+
+    def _get_session_from_db(self) -> Session | None:
+        """Django's own question, with a statement that is ready."""
+        found = _SESSION.first(key=self.session_key or "", now=timezone.now())
+        if found is None:
+            self._session_key = None
+        return found
+
+
+_SESSION = statements.Query(
+    lambda: Session.objects.filter(
+        session_key=given("key", Session), expire_date__gt=given("now", Session, "expire_date")
+    )
+)
 
 
 def standing(key: str | None, user_id: int) -> tuple[User, datetime] | None:

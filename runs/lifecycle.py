@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import lru_cache
 from math import ceil
 from typing import Any
 
 from django.conf import settings
 from django.db import DatabaseError, close_old_connections, connection, transaction
-from django.db.models import F, Q, QuerySet, Sum
+from django.db.models import Exists, F, Q, QuerySet, Sum
 from django.utils import timezone
 
-from portal import audit, blobs, evidence, live, vault
+from portal import audit, blobs, evidence, live, statements, vault
 from portal.access import demand
 from portal.canonical import digest
 from portal.clock import database_now
@@ -28,6 +31,7 @@ from portal.handoff import Job, enqueue_on_commit
 from portal.models import Membership, User
 from portal.redact import redact
 from portal.roles import Permission
+from portal.statements import Given, given
 from runs import cost
 from runs.contract import Contract, contract_from_data, manifest_digest
 from runs.models import (
@@ -109,38 +113,99 @@ class Draft:
 def append_events(run: Run, drafts: Sequence[Draft], *, known_secrets: Iterable[str] = ()) -> None:
     """Append to the run's chain inside the caller's transaction. The only writer of events.
 
-    The run's row is locked first and holds the head of the chain, so that nothing
-    grows with the number of events already there.
+    The run's row holds the head of the chain, so that nothing grows with the number of events
+    already there. It is moved on from the head that `run` knows, which locks the row; where the
+    chain went on since `run` was read, that matches nothing and the head is read anew, locked.
     """
     secrets = tuple(known_secrets)
-    head = Run.objects.select_for_update(no_key=True).only("event_seq", "event_head").get(pk=run.pk)
-    seq, previous, now = head.event_seq, head.event_head, timezone.now()
-    rows: list[Event] = []
-    for draft in drafts:
-        seq += 1
-        payload = ""
-        if draft.payload is not None:
-            payload = blobs.put(
-                run.tenant_id, redact(draft.payload, known=secrets).encode("utf-8", "replace")
-            )
-        facts = _redacted(dict(draft.facts), secrets)
-        row = Event(
-            tenant_id=run.tenant_id,
-            run_id=run.pk,
-            seq=seq,
-            at=now,
-            kind=draft.kind,
-            facts=facts,
-            payload=payload,
-            previous=previous,
-        )
-        row.hash = digest(event_body(row))
-        previous = row.hash
-        rows.append(row)
-    Event.objects.bulk_create(rows)
-    Run.objects.filter(pk=run.pk).update(event_seq=seq, event_head=previous)
-    run.event_seq, run.event_head = seq, previous
+    now = timezone.now()
+    noted = [_noted(run, each, now, secrets) for each in drafts]
+    together = _together.get()
+    if together is not None and together.run_id == run.pk:
+        together.noted += noted
+    else:
+        _append(run, noted)
     live.changed_on_commit(live.run_topic(run.pk))
+
+
+@contextmanager
+def together(run: Run) -> Iterator[None]:
+    """Append all events of this run that come up inside at once, at the end, in their order.
+
+    Inside nobody reads them: they are there when the block is left. Part of one transaction.
+    """
+    gathered = _Together(run.pk)
+    before = _together.set(gathered)
+    try:
+        yield
+    finally:
+        _together.reset(before)
+    if gathered.noted:
+        _append(run, gathered.noted)
+
+
+@dataclass
+class _Together:
+    run_id: int
+    noted: list[Event] = field(default_factory=list)
+
+
+_together: ContextVar[_Together | None] = ContextVar("_together", default=None)
+
+
+def _noted(run: Run, draft: Draft, now: datetime, secrets: tuple[str, ...]) -> Event:
+    """The event without its place in the chain."""
+    payload = ""
+    if draft.payload is not None:
+        text = redact(draft.payload, known=secrets)
+        payload = blobs.put(run.tenant_id, text.encode("utf-8", "replace"))
+    facts = _redacted(dict(draft.facts), secrets)
+    return Event(
+        tenant_id=run.tenant_id,
+        run_id=run.pk,
+        at=now,
+        kind=draft.kind,
+        facts=facts,
+        payload=payload,
+    )
+
+
+def _append(run: Run, events: Sequence[Event]) -> None:
+    seq, head = run.event_seq, run.event_head
+    end = _chained(events, seq, head)
+    if not _move_head(run=run.pk, seq=seq, head=head, to_seq=end[0], to_head=end[1]):
+        ((seq, head),) = _HEAD.all(run=run.pk)
+        end = _chained(events, seq, head)
+        _move_head(run=run.pk, seq=seq, head=head, to_seq=end[0], to_head=end[1])
+    statements.insert(*events)
+    run.event_seq, run.event_head = end
+
+
+def _chained(events: Sequence[Event], seq: int, head: str) -> tuple[int, str]:
+    """Give events their places behind this head: the new one."""
+    for event in events:
+        seq += 1
+        event.seq, event.previous = seq, head
+        head = event.hash = digest(event_body(event))
+    return seq, head
+
+
+_HEAD = statements.Query(
+    lambda: (
+        Run.objects.select_for_update(no_key=True)
+        .filter(pk=given("run", Run))
+        .values_list("event_seq", "event_head")
+    )
+)
+_move_head = statements.Change(
+    lambda: Run.objects.filter(
+        pk=given("run", Run),
+        event_seq=given("seq", Run, "event_seq"),
+        event_head=given("head", Run, "event_head"),
+    ),
+    event_seq=given("to_seq", Run, "event_seq"),
+    event_head=given("to_head", Run, "event_head"),
+)
 
 
 def event_body(event: Event) -> dict[str, Any]:
@@ -199,7 +264,7 @@ def _move(run: Run, status: RunStatus, **changes: Any) -> None:
         changes["ended_at"] = now
     for name, value in changes.items():
         setattr(run, name, value)
-    run.save(update_fields=["status", "status_at", *changes])
+    statements.store(run, "status", "status_at", *changes)
     _close_grants(run, status, now)
     _close_credentials(run, status, now, lease)
     live.changed_on_commit(live.run_topic(run.pk), live.queue_topic(run.tenant_id))
@@ -249,15 +314,19 @@ def _close_credentials(run: Run, status: RunStatus, now: datetime, lease: uuid.U
 
 def locked_run(run_id: int) -> Run:
     """The run's row, locked until commit. Raises `NotFound`."""
-    run = (
-        Run.objects.select_for_update(no_key=True, of=("self",))
-        .select_related("tenant", "version", "version__contract")
-        .filter(pk=run_id)
-        .first()
-    )
+    run = _LOCKED.first(run=run_id)
     if run is None:
         raise NotFound
     return run
+
+
+_LOCKED = statements.Query(
+    lambda: (
+        Run.objects.select_for_update(no_key=True, of=("self",))
+        .select_related("tenant", "version", "version__contract")
+        .filter(pk=given("run", Run))
+    )
+)
 
 
 def held_run(lease: Lease) -> Run:
@@ -320,8 +389,14 @@ def queue_run(
 
 def contract_of(run: Run) -> Contract:
     """The contract this run was pinned to, or its tool-only variant."""
-    contract = contract_from_data(run.version.data)
+    contract = _contract_in(json.dumps(run.version.data))
     return contract.narrowed() if run.narrowed else contract
+
+
+@lru_cache(maxsize=256)
+def _contract_in(data: str) -> Contract:
+    """Read and check once per text: versions are immutable, and every call and answer asks them."""
+    return contract_from_data(json.loads(data))
 
 
 def manifest_of(run: Run) -> str:
@@ -579,14 +654,19 @@ def account(lease: Lease, seconds: float) -> None:
 
 def spent(run_id: int) -> tuple[int, int]:
     """Millionths of money and model tokens spent so far."""
-    money = Charge.objects.filter(run_id=run_id).aggregate(total=Sum("micros"))["total"] or 0
-    tokens = (
-        Charge.objects.filter(run_id=run_id, unit="tokens").aggregate(total=Sum("quantity"))[
-            "total"
-        ]
-        or 0
+    money, tokens = _SPENT.first(run=run_id) or (0, 0)
+    return int(money), int(tokens or 0)
+
+
+_SPENT = statements.Query(
+    lambda: (
+        Charge.objects.filter(run=given("run", Run))
+        .values("run")
+        .order_by()
+        .annotate(money=Sum("micros"), tokens=Sum("quantity", filter=Q(unit="tokens")))
+        .values_list("money", "tokens")
     )
-    return int(money), int(tokens)
+)
 
 
 @dataclass(frozen=True)
@@ -1082,30 +1162,49 @@ def _arguments_text(arguments: Mapping[str, Any]) -> str:
 
 
 def answer_call(
-    call: ToolCall, state: CallState, *, text: str, usable_until: datetime | None
+    call: ToolCall,
+    state: CallState,
+    *,
+    text: str,
+    usable_until: datetime | None,
+    run: Run | None = None,
 ) -> None:
     """Store a person's answer inside the caller's transaction; wake the run with the last one.
 
     The run goes back to the queue exactly when none of its calls waits any
-    more, and the row lock on the run makes that happen once.
+    more, and the row lock on the run makes that happen once. `run` is the call's, where the caller
+    has locked it already.
     """
-    run = locked_run(call.run_id)
-    locked = ToolCall.objects.select_for_update(no_key=True).get(pk=call.pk)
-    if CallState(locked.state) is not CallState.WAITING or not run.is_live:
-        raise CallSettled(state=locked.state)
-    locked.state, locked.answer, locked.usable_until = state.value, text, usable_until
-    locked.save(update_fields=["state", "answer", "usable_until"])
+    run = run or locked_run(call.run_id)
+    waiting = {"call": call.pk, "run": run.pk}
+    if not run.is_live or not _answer(
+        **waiting, state=state.value, answer=text, usable_until=usable_until
+    ):
+        call.refresh_from_db(fields=["state"])
+        raise CallSettled(state=call.state)
+    call.state, call.answer, call.usable_until = state.value, text, usable_until
     append_events(
         run,
         [
             Draft(
                 "call.answered",
                 run_facts(run)
-                | {"operation": locked.tool, "call": locked.call_id, "result": state.value},
+                | {"operation": call.tool, "call": call.call_id, "result": state.value},
             )
         ],
     )
     _wake_if_answered(run)
+
+
+# Nobody else answered: asked and answered in one statement, which locks the call.
+_answer = statements.Change(
+    lambda: ToolCall.objects.filter(
+        pk=given("call", ToolCall), run=given("run", Run), state=CallState.WAITING
+    ),
+    state=given("state", ToolCall, "state"),
+    answer=given("answer", ToolCall, "answer"),
+    usable_until=given("usable_until", ToolCall, "usable_until"),
+)
 
 
 def _wake_if_answered(run: Run) -> None:
@@ -1113,16 +1212,11 @@ def _wake_if_answered(run: Run) -> None:
 
     Asked by whoever parks it too: a person may settle a call while its worker still tidies up.
     """
-    going_on = Resumption.objects.filter(run=run, state=ResumeState.WAITING)
-    if (
-        RunStatus(run.status) is RunStatus.WAITING
-        and not _asked(run).exists()
-        and not going_on.exists()
-    ):
+    if RunStatus(run.status) is RunStatus.WAITING and not _STILL_ASKED.all(run=run.pk):
         advance(run, RunStatus.QUEUED, Job.EXECUTE_RUN, run.pk)
 
 
-def _asked(run: Run) -> QuerySet[ToolCall]:
+def _asked(run: Run | Given) -> QuerySet[ToolCall]:
     """The calls a person must answer or settle before the run can go on.
 
     A waiting call without a checkpoint is none of them: its worker stopped before it could park,
@@ -1130,6 +1224,15 @@ def _asked(run: Run) -> QuerySet[ToolCall]:
     """
     parked = Q(state=CallState.WAITING, checkpoint__isnull=False)
     return ToolCall.objects.filter(parked | Q(state=CallState.UNKNOWN), run=run)
+
+
+_STILL_ASKED = statements.Query(
+    lambda: Run.objects.filter(
+        Exists(_asked(given("run", Run)))
+        | Exists(Resumption.objects.filter(run=given("run", Run), state=ResumeState.WAITING)),
+        pk=given("run", Run),
+    ).values_list("pk")
+)
 
 
 _OTHER_ARGUMENTS = "Refused: these are not the arguments that were judged. Propose a new call."
