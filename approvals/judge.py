@@ -94,7 +94,7 @@ class TenantJudge:
             )
         try:
             facts = call_facts(run, contract, call, target, outward)
-            result = policy.decide(version.text, facts)
+            result = policy.decide(version.text, facts, database_now)
         except Exception:
             logger.exception("policy %s of tenant %s failed", version.number, run.tenant_id)
             return Judged(

@@ -61,8 +61,9 @@ is the highest `@needs` of the rules that permitted it, and at least what the co
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from datetime import datetime
 from typing import Any, Literal, TypeAlias, TypeVar
 
 import cedarpy
@@ -103,6 +104,8 @@ __all__ = [
 ]
 
 Effect: TypeAlias = Literal["allow", "ask", "deny"]
+Clock: TypeAlias = Callable[[], datetime]
+"""Looked at only where a rule that ends would permit something."""
 SILENCE = "No rule of the policy allows this or asks a person about it."
 BROKEN = "The policy could not be evaluated, so nothing was allowed."
 
@@ -210,9 +213,12 @@ class PolicyResult:
     errors: tuple[str, ...] = ()
 
 
-def decide(text: str, facts: CallFacts) -> PolicyResult:
-    """Judge one tool call. Never raises; what is broken is denied."""
-    return decide_many(text, [facts])[0]
+def decide(text: str, facts: CallFacts, clock: Clock | None = None) -> PolicyResult:
+    """Judge one tool call. Never raises; what is broken is denied.
+
+    Without a clock every rule that ends is over.
+    """
+    return decide_many(text, [facts], clock)[0]
 
 
 def decide_publication(text: str, facts: PublishFacts) -> PolicyResult:
@@ -220,7 +226,7 @@ def decide_publication(text: str, facts: PublishFacts) -> PolicyResult:
     return decide_many(text, [facts])[0]
 
 
-def decide_many(text: str, many: Sequence[Facts]) -> list[PolicyResult]:
+def decide_many(text: str, many: Sequence[Facts], clock: Clock | None = None) -> list[PolicyResult]:
     """Judge each of these as if it came alone, in the same order. Never raises.
 
     Cedar answers one batch for all of them, which costs half of as many single questions.
@@ -233,7 +239,7 @@ def decide_many(text: str, many: Sequence[Facts]) -> list[PolicyResult]:
         return [broken([f"{type(error).__name__}: {error}"[:500]])] * len(many)
     answered = evaluate(compiled, [requests_of(each) for each in many])
     return [
-        judged(compiled, facts, answers, errors)
+        judged(compiled, facts, answers, errors, clock)
         for facts, (answers, errors) in zip(many, answered, strict=True)
     ]
 
@@ -253,6 +259,7 @@ def judged(
     facts: Facts,
     answers: Sequence[cedarpy.AuthzResult],
     errors: Sequence[str],
+    clock: Clock | None = None,
 ) -> PolicyResult:
     """The verdict that follows from Cedar's answers to `requests_of`."""
     if errors:
@@ -261,12 +268,13 @@ def judged(
         rules = named(compiled, answers[0])
         return asked(rules, max(1, facts.approvals)) if answers[0].allowed else denied(rules)
     do, ask = answers
-    if do.allowed:
-        rules = named(compiled, do)
+    # Cedar knows no clock, but names every rule that permits: one that is not over is enough.
+    if do.allowed and (rules := standing(named(compiled, do), clock)):
         return PolicyResult("allow", ids(rules), why(rules))
     if ask.allowed:
         return asked(named(compiled, ask), least=1)
-    return denied([*named(compiled, do), *named(compiled, ask)])
+    refusing = [] if do.allowed else named(compiled, do)
+    return denied([*refusing, *named(compiled, ask)])
 
 
 def request(
@@ -308,6 +316,14 @@ def named(compiled: Compiled, answer: cedarpy.AuthzResult) -> list[Rule]:
     """The deciding rules in the order of the text."""
     reasons = set(answer.diagnostics.reasons)
     return [rule for key, rule in compiled.rules.items() if key in reasons]
+
+
+def standing(rules: Sequence[Rule], clock: Clock | None) -> list[Rule]:
+    """Those of the rules that are not over."""
+    if all(rule.expires is None for rule in rules):
+        return list(rules)
+    now = clock() if clock is not None else None
+    return [rule for rule in rules if rule.expires is None or (now and now < rule.expires)]
 
 
 def ids(rules: Sequence[Rule]) -> tuple[str, ...]:

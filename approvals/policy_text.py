@@ -19,6 +19,8 @@ decide can undo it (`s`, `m`, `h`, `d`; up to 7 days) |
 | `@remind("1h")` | on the same: as often as that those who may decide are told again |
 | `@escalate("2h to group:owners, 1d to role:reviewer")` | beside `@stages`: who may fill their \
 places too after so long without a decision |
+| `@expires("2027-01-31")` | on a `permit` that allows without a person: from the beginning of \
+that day, UTC, it permits nothing |
 
 What all rules that spoke demand holds together: the most people, every role, every stage, and of \
 one group or role the most people that one of them wants; the longest hold, the shortest times; a \
@@ -32,6 +34,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, date, datetime, time
 from functools import lru_cache
 from typing import Any, ClassVar, Literal
 
@@ -47,7 +50,7 @@ MAX_TEXT = 64_000
 MAX_RULES = 200
 MAX_TOLD = 50  # of what is wrong, at once
 RULE_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
-ANNOTATIONS = ("id", "why", *demands.ANNOTATIONS)
+ANNOTATIONS = ("id", "why", "expires", *demands.ANNOTATIONS)
 
 SCHEMA = """
 entity Agent;
@@ -187,6 +190,9 @@ class Rule:
     why: str
     demands: Demands
     source: str
+    # From then on it permits nothing. It is for rules that permit without a person alone: where
+    # rules demand something together, the end of one would make less of it.
+    expires: datetime | None = None
 
 
 @dataclass(frozen=True)
@@ -300,6 +306,7 @@ def rule_of(key: str, policy: Mapping[str, Any]) -> Rule:
         publishes=asks(policy) and policy["action"]["entity"]["id"] == "publish",
         why=(notes.get("why") or "").strip(),
         demands=demands.read(notes),
+        expires=end_of(notes["expires"]) if "expires" in notes else None,
         source=cedarpy.policies_from_json_str(json.dumps(alone)).strip(),
     )
 
@@ -344,11 +351,35 @@ def annotation_problems(
             known = f"Known: @{', @'.join(ANNOTATIONS)}."
             faults.append((each, f"@{each} is not known.", known))
     faults += demands.faults(notes, asks=asks(policy))
+    if "expires" in notes:
+        faults += [("expires", *fault) for fault in expiry_faults(notes["expires"], policy)]
     found = []
     for about, reason, remedy in faults:
         line, column = policy_places.place(text, policy_places.annotation(rule, about))
         problem = PolicyProblem(name or f"rule {number + 1}", line, reason, remedy, column)
         found.append(problem)
+    return found
+
+
+def end_of(day: str | None) -> datetime | None:
+    """The beginning of the day `2027-01-31`, UTC; None for anything else."""
+    try:
+        found = date.fromisoformat(day or "")
+    except ValueError:
+        return None
+    return datetime.combine(found, time(), UTC) if found.isoformat() == day else None
+
+
+def expiry_faults(day: str | None, policy: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What is wrong with a rule's end: reason and remedy."""
+    action = policy["action"]
+    does = action.get("op") == "==" and action.get("entity", {}).get("id") == "do"
+    found = []
+    if end_of(day) is None:
+        found.append((f'@expires("{day or "":.40}") is no day.', 'Write one as "2027-01-31".'))
+    if policy["effect"] != "permit" or not does:
+        reason = "@expires has no effect here: it ends what is permitted without a person."
+        found.append((reason, 'Use it on permit with action == Action::"do".'))
     return found
 
 

@@ -9,9 +9,10 @@ from django.http import HttpResponse
 from django.shortcuts import redirect, render
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
+from approvals import capabilities, queries, reachable
 from approvals import policies as policy_story
-from approvals import queries, reachable
 from approvals.access import access_policy
+from approvals.capability import COLUMNS
 from approvals.forms import USUAL_DAYS, PolicyForm, TrialForm
 from approvals.policy import PolicyRefused, stored_rules
 from approvals.policy_changes import changes
@@ -19,7 +20,7 @@ from approvals.policy_text import DEFAULT_POLICY
 from approvals.trials import Tried, tried
 from portal.access import TenantRequest, tenant_view
 from portal.asked import asked_to_approve
-from portal.errors import BadInput
+from portal.errors import BadInput, NotFound
 from portal.roles import Permission
 
 _MATTERS = ("proposed", "in_force")
@@ -36,6 +37,7 @@ def policies(request: TenantRequest) -> HttpResponse:
         "in_force": in_force,
         "rules": list(stored_rules(in_force.text).values()) if in_force else [],
         "unreachable": reachable.of_version(in_force) if in_force else [],
+        "uses": capabilities.uses_of(in_force) if in_force else {},
     }
     return render(request, "approvals/policies.html", context)
 
@@ -50,6 +52,7 @@ def _version_context(request: TenantRequest, number: int) -> dict[str, Any]:
         "rules": list(stored_rules(found.text).values()),
         "earlier_rules": stored_rules(against.text) if against else {},
         "unreachable": reachable.of_version(found) if found.state in _MATTERS else [],
+        "uses": capabilities.uses_of(found),
         "may_decide": policy_story.may_decide(found, request.membership),
         "trial_form": TrialForm(initial={"days": USUAL_DAYS}),
     }
@@ -88,7 +91,22 @@ def policy_new(request: TenantRequest) -> HttpResponse:
         return _editor(request, form, problems=problems, status=422)
     versions = queries.policy_versions(request.tenant)
     text = versions[0].text if versions else DEFAULT_POLICY
+    if suggested := request.GET.get("suggest", ""):
+        return _editor(request, PolicyForm(initial=_suggestion(request, suggested)))
     return _editor(request, PolicyForm(initial={"text": text}))
+
+
+def _suggestion(request: TenantRequest, key: str) -> dict[str, str]:
+    """What the editor begins with where the evidence speaks for a rule. Stores nothing."""
+    days = _asked(request.GET).cleaned_data["days"]
+    found = capabilities.evidence_of(request.tenant, key, days)
+    if found is None or found.advice[0] != "promote":
+        raise BadInput(reason="The evidence of now speaks for no rule here. Nothing was drafted.")
+    return {
+        "text": capabilities.draft(found, request.tenant, days),
+        "comment": f"From the evidence of {days} days: {found.capability.tool}, "
+        f"{found.capability.place}. {found.advice[1]}",
+    }
 
 
 def _editor(
@@ -141,10 +159,37 @@ def policy_trial(request: TenantRequest, number: int) -> HttpResponse:
     )
 
 
+@require_GET
+@tenant_view(Permission.MANAGE)
+def policy_evidence(request: TenantRequest) -> HttpResponse:
+    """What people answered, capability by capability, and what the numbers speak for."""
+    days = _asked(request.GET).cleaned_data["days"]
+    form = TrialForm(initial={"days": days})
+    form.fields["days"].label = "Counted over"
+    report = capabilities.report(request.tenant, days)
+    context = {"form": form, "report": report, "columns": COLUMNS}
+    return render(request, "approvals/evidence.html", context)
+
+
+@require_GET
+@tenant_view(Permission.MANAGE)
+def policy_evidence_packets(request: TenantRequest, key: str, column: str) -> HttpResponse:
+    """The packets behind one number."""
+    asked = _asked(request.GET)
+    wanted = next((each for each in COLUMNS if each == column), None)
+    if wanted is None:
+        raise NotFound
+    found = capabilities.behind(request.tenant, key, wanted, asked.cleaned_data["days"])
+    if found is None:
+        raise NotFound
+    context = {"behind": found, "days": asked.cleaned_data["days"]}
+    return render(request, "approvals/evidence_packets.html", context)
+
+
 def _asked(data: Any) -> TrialForm:
     form = TrialForm(data)
     if not form.is_valid():
-        raise BadInput(reason="That is no number of days on this page. Nothing was replayed.")
+        raise BadInput(reason="That is no number of days on this page. Nothing was counted.")
     return form
 
 

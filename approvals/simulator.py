@@ -121,12 +121,15 @@ class Trial:
         return self.packets_without_facts + self.others_without_facts
 
 
-def replay(text: str, history: Iterable[Past], *, seconds: float = inf) -> Trial:
+def replay(
+    text: str, history: Iterable[Past], *, seconds: float = inf, now: datetime | None = None
+) -> Trial:
     """Put every past thing to the policy `text`, which must be sound, and count what it says.
 
-    After so many seconds it stops where it stands, and says where.
+    A rule that ends permits where it does not end before `now`. After so many seconds it stops
+    where it stands, and says where.
     """
-    trial, judge, pasts = Trial(), _Judge(text), iter(history)
+    trial, judge, pasts = Trial(), _Judge(text, now), iter(history)
     end = time.monotonic() + seconds
     while portion := list(islice(pasts, PORTION)):
         known = [past for past in portion if past.facts is not None]
@@ -195,8 +198,9 @@ def _count(trial: Trial, past: Past, verdict: PolicyResult) -> None:
 class _Judge:
     """Verdicts of one policy. Facts that differ only in what it never reads are judged once."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, now: datetime | None = None) -> None:
         self._text = text
+        self._clock = (lambda: now) if now is not None else None
         read = facts_read(text)
         self._keys = {kind: _key_of(kind, read) for kind in (CallFacts, PublishFacts)}
         self._known: dict[object, PolicyResult] = {}
@@ -206,7 +210,7 @@ class _Judge:
         if len(self._known) > REMEMBERED:
             self._known.clear()
         new = {key: facts for key, facts in zip(keys, many, strict=True) if key not in self._known}
-        found = decide_many(self._text, list(new.values())) if new else []
+        found = decide_many(self._text, list(new.values()), self._clock) if new else []
         self._known.update(zip(new, found, strict=True))
         return (self._known[key] for key in keys)
 

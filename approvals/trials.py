@@ -68,7 +68,7 @@ def tried(tenant: Tenant, text: str, *, days: int, before: datetime | None) -> T
     """
     now = database_now()
     since = now - timedelta(days=days)
-    trial = replay(text, judged_between(tenant, since, before or now), seconds=SECONDS)
+    trial = replay(text, judged_between(tenant, since, before or now), seconds=SECONDS, now=now)
     parts = [
         ("It allows these; people denied them", "triangle-alert", "danger", trial.allowed_denied),
         ("It denies these; people approved them", "triangle-alert", "wait", trial.denied_approved),

@@ -73,6 +73,12 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path(f"{_T}policies/", policy_views.policies, name="policies"),
     path(f"{_T}policies/new/", policy_views.policy_new, name="policy_new"),
     path(f"{_T}policies/try/", policy_views.policy_try, name="policy_try"),
+    path(f"{_T}policies/evidence/", policy_views.policy_evidence, name="policy_evidence"),
+    path(
+        f"{_T}policies/evidence/<slug:key>/<slug:column>/",
+        policy_views.policy_evidence_packets,
+        name="policy_evidence_packets",
+    ),
     path(f"{_T}policies/<int:number>/", policy_views.policy, name="policy"),
     path(f"{_T}policies/<int:number>/trial/", policy_views.policy_trial, name="policy_trial"),
     path(f"{_T}policies/<int:number>/back/", policy_views.policy_back, name="policy_back"),

@@ -9,7 +9,9 @@ from typing import Any
 from django.urls import URLPattern, URLResolver, get_resolver, reverse
 
 from approvals import groups
+from approvals.capability import Capability
 from approvals.models import Publication
+from approvals.policy import PublishFacts, recalled
 from portal.models import AuditEntry, Membership
 from portal.roles import Role
 from runs.models import Event, ToolCall
@@ -142,6 +144,8 @@ ADDRESSES: Mapping[str, Entry] = {
     "approvals:policies": PAGE,
     "approvals:policy_new": Entry(ADMINS, 200, 422),
     "approvals:policy_try": Entry(ADMINS, 405, 422),
+    "approvals:policy_evidence": Entry(ADMINS, 200, 405),
+    "approvals:policy_evidence_packets": Entry(ADMINS, 200, 405),
     "approvals:policy": PAGE,
     "approvals:policy_trial": Entry(ADMINS, 200, 405),
     # That version is in force.
@@ -190,6 +194,8 @@ class Things:
         for handle in ("security", "crowd"):
             groups.make_group(handle, handle.title(), [more.pk], member=walk.cast.max)
         number = {"number": run.version.number}
+        facts = recalled(PublishFacts, publication.packet.facts)
+        assert facts is not None
         parts: dict[str, Mapping[str, object]] = {
             "portal:member": {"pk": more.pk},
             "portal:sign_in": {"token": "not-a-token"},
@@ -213,6 +219,10 @@ class Things:
             "approvals:group_delete": {"handle": "crowd"},
             "approvals:hold": {"pk": 10**9},
             "approvals:polic": {"number": 1},
+            "approvals:policy_evidence": {
+                "key": Capability.of(facts).key,
+                "column": "asked",
+            },
         }
         return cls(walk.cast, parts, cls._count())
 
@@ -226,6 +236,7 @@ class Things:
             for prefix, parts in self.parts.items()
         }
         changed["approvals:polic"] = {"number": 10**9}
+        changed["approvals:policy_evidence"] = {"key": "0" * 20, "column": "asked"}
         changed |= {name: {"handle": "none"} for name in changed if ":group_" in name}
         return Things(self.cast, changed, self.marks)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from django import template
 
@@ -36,8 +37,8 @@ def lines_removed(candidate: Candidate) -> int:
 
 
 @register.filter
-def get(rules: Mapping[str, Rule], name: str) -> Rule | None:
-    """The rule of that name in another version."""
+def get(rules: Mapping[str, Any], name: str) -> Any:
+    """What belongs to the rule of that name, for instance the rule in another version."""
     return rules.get(name)
 
 
