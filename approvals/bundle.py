@@ -16,6 +16,7 @@ from django.db.models import Max, Min, Q, QuerySet
 from django.utils import timezone
 
 from approvals.bundle_form import END_TYPE, VERSION, details_of, framed
+from approvals.carried import ancestors
 from approvals.checking import receipt_body
 from approvals.models import Candidate, Decision, Packet, Publication, Receipt
 from portal import audit, dsse
@@ -147,8 +148,9 @@ def _bounds(entries: QuerySet[AuditEntry], end: int) -> tuple[int, int]:
 
 
 def _subjects(packet: Packet) -> frozenset[str]:
-    """What lines that concern a packet are about: itself, its candidate, what became of it."""
-    names = {f"packet:{packet.pk}"}
+    """What lines that concern a packet are about: itself, its candidate, what became of it, and
+    the packets whose place it took."""
+    names = {f"packet:{each.pk}" for each in (packet, *ancestors(packet))}
     if packet.candidate_id is not None:
         names.add(f"candidate:{packet.candidate_id}")
     made = Publication.objects.filter(packet=packet).values_list("pk", flat=True)
@@ -217,7 +219,7 @@ class _Details:
                 (each.packet_id, each.person_id, each.round): each
                 for each in Decision.objects.filter(
                     packet__in=wanted.get("decision", ())
-                ).select_related("person")
+                ).select_related("person", "carried_from")
             },
             {
                 each.pk: sorted(each.receipts.all(), key=lambda one: one.check_name)
@@ -274,6 +276,7 @@ def _decision_body(decision: Decision) -> dict[str, Any]:
         "self_approved": decision.self_approved,
         "at": decision.decided_at.isoformat(),
         **({"signature": decision.signature} if decision.signature is not None else {}),
+        **({"carried_from": source.packet_id} if (source := decision.carried_from) else {}),
     }
 
 

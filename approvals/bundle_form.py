@@ -22,7 +22,11 @@ VERDICTS = {
     "packet.approved": "approve",
     "packet.denied": "deny",
     "packet.changes_requested": "request_changes",
+    "packet.vote_carried": "approve",
 }
+# What it says of a vote on a superseded packet that counts for the one in its place.
+CARRIED = "packet.vote_carried"
+SUPERSEDED = "packet.superseded"
 # What it says of a packet that ended without a decision.
 UNDECIDED = frozenset(
     f"packet.{word}" for word in ("expired", "withdrawn", "cancelled", "superseded")

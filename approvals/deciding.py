@@ -11,6 +11,7 @@ from django.db import transaction
 from django.db.models import QuerySet
 
 from approvals import (
+    carried,
     confirm,
     egress,
     errors,
@@ -383,6 +384,8 @@ def demand_allowed(packet: Packet, run: Run) -> None:
         raise errors.ApprovalBlocked(number=packet.number, reason=packet.blocked)
     for _, why in signing.unsigned(packet):
         raise errors.VoteNotSigned(number=packet.number, reason=why)
+    for _, why in carried.faults(packet):
+        raise errors.VoteNotCarried(number=packet.number, reason=why)
     contract = lifecycle.contract_of(run)
     if packet.call is not None:
         call = packet.call

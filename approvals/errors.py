@@ -146,6 +146,14 @@ class VoteNotSigned(Refusal):
     )
 
 
+class VoteNotCarried(Refusal):
+    code = "approvals.vote_not_carried"
+    text = (
+        "An approval of packet {number} is stored that was given on another page and does not "
+        "hold for this one: {reason}. Nothing was decided. Deny it, and look at the evidence."
+    )
+
+
 class WordsTooLong(Refusal):
     code = "approvals.words_too_long"
     status = 422

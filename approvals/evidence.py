@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from approvals import receipt, seal, signing
+from approvals import carried, receipt, seal, signing
 from approvals.models import Decision, Packet, Publication, Removal
 from portal import audit, blobs
 from portal.models import Tenant
@@ -73,9 +73,12 @@ def _run(run: Run, report: Report) -> Iterator[str]:
 def _packet(packet: Packet) -> Iterator[str]:
     if not seal.intact(packet.page, packet.digest):
         yield f"packet {packet.number} is not the page that was sealed"
-    others = Decision.objects.filter(packet=packet).exclude(digest=packet.digest)
-    if others.exists():
+    others = Decision.objects.filter(packet=packet, carried_from=None)
+    if others.exclude(digest=packet.digest).exists():
         yield f"a decision on packet {packet.number} was made on another digest"
+    for decision, why in carried.faults(packet):
+        if decision.carried_from_id is not None:
+            yield f"decision {decision.pk} on packet {packet.number} is wrongly carried over: {why}"
     for decision, why in signing.unsigned(packet):
         yield f"no passkey signed decision {decision.pk} on packet {packet.number}: {why}"
 

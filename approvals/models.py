@@ -321,6 +321,11 @@ class Decision(models.Model):
     comment = models.TextField(blank=True)
     # The form's one-time token: the same click sent twice is one decision.
     token = models.CharField(max_length=64, blank=True)
+    # The vote on an earlier packet of the same content that this one repeats (`approvals.carry`).
+    # Its digest is the one its person read.
+    carried_from = models.ForeignKey(
+        "self", models.PROTECT, null=True, blank=True, related_name="carried_to"
+    )
     # Where a passkey was demanded: what it signed, the signature and the public key as it was
     # then (`approvals.signatures`), so that no table and no person is needed to check it.
     signature = models.JSONField(null=True, blank=True)

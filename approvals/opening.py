@@ -10,7 +10,7 @@ from typing import Any
 from django.db import transaction
 from django.db.models import Q
 
-from approvals import egress, publication, resume, scopes, seal, times
+from approvals import carrying, egress, publication, resume, scopes, seal, times
 from approvals.closing import close_packet
 from approvals.counting import groups_of
 from approvals.demands import Demands
@@ -110,6 +110,23 @@ def packet_of_call(run: Run, call: ToolCall, edit: Edit | None = None) -> Packet
         demands=demands,
         agent_words=queries.last_words(run),
         edit=edit,
+        after=_asked_before(call),
+    )
+
+
+def _asked_before(call: ToolCall) -> Packet | None:
+    """The packet that approved exactly this call in vain, as where policy changed since then."""
+    return (
+        Packet.objects.filter(
+            run_id=call.run_id,
+            call__tool=call.tool,
+            call__arguments_digest=call.arguments_digest,
+            state=PacketState.APPROVED,
+            used_at=None,
+        )
+        .exclude(call=call)
+        .order_by("number")
+        .last()
     )
 
 
@@ -213,6 +230,7 @@ def _open(
     agent_words: str = "",
     facts: Mapping[str, Any] | None = None,
     edit: Edit | None = None,
+    after: Packet | None = None,
 ) -> Packet:
     asked_by = grant.asked_by if grant is not None else None
     excluded = set(excluded_people(run, version.author if version else None))
@@ -243,7 +261,7 @@ def _open(
         egress=grant,
         credential=credential,
         resumption=asked,
-        supersedes=edit.before if edit is not None else None,
+        supersedes=edit.before if edit is not None else after,
         edited_by=edit.by if edit is not None else None,
         effect=effect,
         page=whole,
@@ -281,6 +299,7 @@ def _open(
         kind=kind.value,
         words=digest(packet.agent_words),
     )
+    carrying.settle_votes(packet, run)
     live.changed_on_commit(live.queue_topic(run.tenant_id))
     return packet
 
@@ -351,6 +370,11 @@ def open_resume_packet(asked_id: int) -> Packet | None:
         effect=effect,
         asked=asked,
         demands=demands,
+        after=Packet.objects.filter(
+            run=run, kind=PacketKind.RESUME, state__in=[PacketState.OPEN, PacketState.WITHDRAWN]
+        )
+        .order_by("number")
+        .last(),
     )
 
 
@@ -435,5 +459,6 @@ def open_publication_packet(candidate_id: int) -> Packet | None:
         agent_words=candidate.agent_words,
         demands=verdict.demands,
         facts=stored(facts),
+        after=Packet.objects.filter(run=run, kind=PacketKind.PUBLICATION).order_by("number").last(),
     )
     return packet

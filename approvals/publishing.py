@@ -381,7 +381,9 @@ def _let_go(
 
 def _statement(row: Publication, run: Run) -> dict[str, Any]:
     packet = row.packet
-    decisions = packet.votes().select_related("person").order_by("decided_at")
+    decisions = (
+        packet.votes().select_related("person", "carried_from__packet").order_by("decided_at")
+    )
     return receipt.statement(
         subject=receipt.subjects(
             name=f"{row.target['name']}@{row.branch}",
@@ -412,9 +414,11 @@ def _statement(row: Publication, run: Run) -> dict[str, Any]:
                     "at": each.decided_at.isoformat(),
                     "self_approved": each.self_approved,
                     # The fingerprint of the key that signed it; the signature is in the bundle.
+                    **({"carried_from": source.packet.number} if source else {}),
                     **({"passkey": signatures.key_of(each.signature)} if each.signature else {}),
                 }
                 for each in decisions
+                for source in [each.carried_from]
             ],
             "published_at": row.done_at.isoformat() if row.done_at else None,
         },

@@ -73,7 +73,8 @@ SELECT
   (SELECT count(*) FROM own WHERE expires_at <= %s),
   (SELECT count(*) FROM own WHERE reminded > 0),
   (SELECT count(*) FROM (SELECT 1 FROM approvals_decision
-    WHERE tenant_id = %s AND person_id = %s AND decided_at >= %s LIMIT %s) AS answers),
+    WHERE tenant_id = %s AND person_id = %s AND decided_at >= %s
+    AND carried_from_id IS NULL LIMIT %s) AS answers),
   (SELECT count(*) FROM (SELECT 1 FROM runs_run
     WHERE tenant_id = %s AND ended_at IS NULL LIMIT %s) AS live),
   (SELECT count(*) FROM (SELECT 1 FROM runs_run
@@ -419,7 +420,10 @@ class Answered:
 def decided_by_me_today(member: Membership) -> list[Answered]:
     """This member's answers since midnight, newest first, ten of them."""
     answers = Decision.objects.filter(
-        person=member.user_id, tenant=member.tenant_id, decided_at__gte=_midnight()
+        person=member.user_id,
+        tenant=member.tenant_id,
+        decided_at__gte=_midnight(),
+        carried_from=None,
     ).order_by("-decided_at")
     columns = (
         "packet__public_id", "packet__number", "packet__run__number", "packet__effect",
@@ -511,7 +515,7 @@ def timeline_of(packet: Packet, limit: int = 12) -> tuple[list[Told], int]:
 def discussion_of(packet: Packet) -> list[Decision]:
     """Every answer with words on any packet of the run, oldest first."""
     return list(
-        Decision.objects.filter(packet__run_id=packet.run_id)
+        Decision.objects.filter(packet__run_id=packet.run_id, carried_from=None)
         .exclude(comment="")
         .select_related("person", "packet", "packet__candidate")
         .order_by("decided_at")

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from approvals import times
+from approvals import carrying, times
 from approvals.counting import needed_permission, quorum_of, routes_of, voters_of
 from approvals.models import Decision, Packet
 from approvals.quorum import Fallback, Quorum, Stage, Voters, listed, whose_of
@@ -200,19 +200,29 @@ def row_sentence(row: Mapping[str, Any], voters: Voters, reader: Reader | None) 
 
 @dataclass(frozen=True)
 class Vote:
-    """An answer, and what it counts for where a gate has stages. It is void in a later round."""
+    """An answer, and what it counts for where a gate has stages.
+
+    `why` says why it is void, and `carried` from which packet it was carried over to this one.
+    """
 
     decision: Decision
     stage: str = ""
-    void: bool = False
+    why: str = ""
+    carried: Packet | None = None
+
+    @property
+    def void(self) -> bool:
+        return bool(self.why)
 
 
 def votes_of(packet: Packet) -> list[Vote]:
     """Every answer, oldest first, with the stage it fills: now, or when it was approved."""
-    decisions = list(packet.decisions.select_related("person").order_by("decided_at"))
-    quorum = quorum_of(packet)
+    decisions = list(
+        packet.decisions.select_related("person", "carried_from__packet").order_by("decided_at")
+    )
+    quorum, gone = quorum_of(packet), carrying.fates(packet)
     if not quorum.stages:
-        return [Vote(each, void=each.round != packet.round) for each in decisions]
+        return [_vote(each, packet, gone) for each in decisions]
     names = {stage.route: stage.name for stage in quorum.stages}
     voters: Voters = {}
     stood_in: dict[int, str] = {}
@@ -234,8 +244,14 @@ def votes_of(packet: Packet) -> list[Vote]:
             elif packet.state == PacketState.OPEN:
                 counts = quorum.counts(voters.get(each.person_id, ()))
                 words = "fills no stage" if counts else "does not count any more"
-        votes.append(Vote(each, words, void))
+        votes.append(_vote(each, packet, gone, words))
     return votes
+
+
+def _vote(each: Decision, packet: Packet, gone: Mapping[int, str], stage: str = "") -> Vote:
+    undone = "since the approval was undone" if each.round != packet.round else ""
+    source = each.carried_from
+    return Vote(each, stage, undone or gone.get(each.pk, ""), source.packet if source else None)
 
 
 def empty_places(packet: Packet) -> list[str]:

@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from approvals.carry import content_digest
 from approvals.quorum import Quorum, number_word
 
 
@@ -24,6 +25,8 @@ class Tally:
     passkey: bool = False
     # Whether an approval is held, and can be undone: the packet may then be open again.
     held: bool = False
+    # What a vote on it is about (`approvals.carry`), to compare with the packet in its place.
+    content: str = ""
     # People who may not approve, by key; None where the page is older than that.
     excluded: Collection[object] | None = None
     round: object = 1
@@ -40,6 +43,7 @@ class Tally:
                 Quorum.of_gate(gate),
                 bool(gate.get("passkey")),
                 "hold_seconds" in gate,
+                content_digest(page),
                 None if "excluded" not in gate else list(gate["excluded"]),
             )
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
@@ -63,6 +67,24 @@ class Tally:
         own = self.excluded is not None and person in self.excluded
         if own and decision.get("self_approved") is not True:
             yield "is an approval of somebody who may not give one"
+
+    def takes_over(
+        self, digest: object, earlier: tuple[object, Tally], person: object
+    ) -> Iterator[str]:
+        """What is wrong with a vote that was given on an earlier packet, with this digest.
+
+        `earlier` is the digest of that one, and who approved it. Ends of sentences as in `take`.
+        """
+        read, before = earlier
+        if digest != read:
+            yield "is carried over from a page that it was not given on"
+        if person not in before.approved:
+            yield "is carried over, and was never given"
+        if self.passkey or before.passkey:
+            yield "is carried over, though a passkey must sign it"
+        fewer = {*(before.excluded or ())} - {*(self.excluded or ())}
+        if before.content != self.content or fewer:
+            yield "is carried over to a page of other content"
 
     def end(self, seats: object) -> Iterator[str]:
         """The packet is approved, with these people in these seats; what that lacks.

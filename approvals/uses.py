@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from approvals import seal, signing, times
+from approvals import carried, seal, signing, times
 from approvals.models import Packet
-from approvals.states import PacketKind, PacketState, Verdict
+from approvals.states import PacketKind, PacketState
 
 
 @dataclass(frozen=True)
@@ -49,9 +49,11 @@ def why_void(
         return Void("not_approved", f"{name} is {packet.state}.")
     if fault := seal.fault(packet.page, packet.digest):
         return Void(fault.value, f"{name} {_FAULTS[fault]}")
-    given = packet.votes().filter(verdict=Verdict.APPROVE)
-    if given.exclude(digest=packet.digest).exists():
-        return Void("decision_on_another_page", f"A decision on {name} was made on another page.")
+    for vote, why in carried.faults(packet):
+        if vote.carried_from_id is None:
+            words = f"A decision on {name} was made on another page."
+            return Void("decision_on_another_page", words)
+        return Void("wrongly_carried", f"A vote that {name} carries over does not hold: {why}.")
     for _, why in signing.unsigned(packet):
         return Void("not_signed", f"No passkey signed an approval of {name}: {why}.")
     if unused and packet.used_at is not None:

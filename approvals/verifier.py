@@ -8,9 +8,11 @@ from typing import Any
 
 from approvals import signatures
 from approvals.bundle_form import (
+    CARRIED,
     END_TYPE,
     RELEASED,
     STATEMENT_TYPE,
+    SUPERSEDED,
     UNDECIDED,
     VERDICTS,
     VERSION,
@@ -54,6 +56,8 @@ class Verifier:
         self._owed = 0
         # Of packets that may still be approved, what that takes.
         self._tallies: dict[str, Tally] = {}
+        # Of superseded packets that had votes: digest and tally, for votes that are carried over.
+        self._superseded: dict[str, tuple[object, Tally]] = {}
         self._closed = False
         self._handlers: dict[str, Callable[[Any, str], None]] = {
             "audit": self._on_audit,
@@ -144,7 +148,9 @@ class Verifier:
         kind = details_of(body)
         facts, action = _facts(body), body.get("action")
         if action in UNDECIDED:
-            self._tallies.pop(str(body.get("subject")), None)
+            ended = self._tallies.pop(str(body.get("subject")), None)
+            if action == SUPERSEDED and ended is not None and ended.approved:
+                self._superseded[str(body.get("subject"))] = facts.get("digest"), ended
         elif action == RELEASED:
             self._approved(str(body.get("subject")), facts)
         if kind:
@@ -220,6 +226,9 @@ class Verifier:
                 f"no passkey signed the decision behind audit line {self._audit.seq}: "
                 f"{judged.fault}"
             )
+        self._same("decision", facts.get("source"), _source(body), "packet it is carried from")
+        if (entry.get("action") == CARRIED) != ("carried_from" in body):
+            self._wrong(f"the decision behind audit line {self._audit.seq} is told as another kind")
         self._count_in(str(entry.get("subject")), body, facts)
         self._on_judged(judged)
 
@@ -230,6 +239,14 @@ class Verifier:
         tally = self._tallies.get(subject)
         if tally is None:  # it was opened before the bundle begins
             return
+        if (source := _source(decision)) is not None:
+            earlier = self._superseded.get(source)
+            if earlier is None:
+                self._unseen(source)
+            else:
+                person = decision.get("person")
+                for fault in tally.takes_over(decision.get("digest"), earlier, person):
+                    self._wrong(f"the decision behind audit line {self._audit.seq} {fault}")
         for fault in tally.take(decision):
             self._wrong(f"the decision behind audit line {self._audit.seq} {fault}")
         result = facts.get("result")
@@ -237,6 +254,14 @@ class Verifier:
             self._approved(subject, facts, for_good=not tally.held)
         elif result != "open":
             self._tallies.pop(subject)
+
+    def _unseen(self, source: str) -> None:
+        """A vote is carried over from a packet of which the bundle shows no vote."""
+        told = f"the vote behind audit line {self._audit.seq} is carried over from {shown(source)}"
+        if self.report.first == 1 and not self.report.counts.get("withheld"):
+            self._wrong(f"{told}, which had none that was superseded")
+        else:
+            self._note(f"{told}, which this bundle does not show")
 
     def _approved(self, subject: str, facts: Mapping[str, Any], *, for_good: bool = True) -> None:
         """Enough people approved, the log says. What is held can still be undone."""
@@ -385,6 +410,12 @@ def _digest(value: object) -> str:
 
 def _facts(entry: Mapping[str, Any]) -> Mapping[str, Any]:
     return _mapping(entry.get("facts"))
+
+
+def _source(decision: Mapping[str, Any]) -> str | None:
+    """The packet that a vote is carried over from, as the audit log names it."""
+    source = decision.get("carried_from")
+    return None if source is None else f"packet:{source}"
 
 
 def _mapping(value: object) -> Mapping[str, Any]:

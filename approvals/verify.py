@@ -3,7 +3,7 @@
 Needs no database, no network and no framework: of this project it imports the canonical form, the
 envelopes, the signatures of passkeys and the counting of votes, of others `rfc8785` and
 `cryptography`. It reads once, a line at a time, and keeps nothing of what it has read, but what
-each open packet demands and who approved it.
+each open packet demands and who approved it, and the same of superseded ones that had votes.
 
 A bundle is one file of lines, each of them
 

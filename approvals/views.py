@@ -17,6 +17,7 @@ from django.utils import timezone
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
 from approvals import (
+    carrying,
     confirm,
     deciding,
     editing,
@@ -266,6 +267,7 @@ def _packet_page(
         and packet.requested_by_id == request.user.pk,
         "editable": not editing.why_not_editable(packet),
         "edits": reviewing.edits_of(page),
+        "void_votes": carrying.void_votes(packet),
         "asks_first": reviewing.asks_first(packet),
         "typed": confirm.typed_word(packet),
         "acknowledge": confirm.to_acknowledge(packet),

@@ -105,6 +105,7 @@ _HELD_BACK = {
     "shape_unknown": "its packet was sealed in another form",
     "page_changed": "its packet changed after it was sealed",
     "decision_on_another_page": "a decision on its packet was made on another page",
+    "wrongly_carried": "a vote that its packet carries over does not hold",
 }
 
 
@@ -335,6 +336,26 @@ def _edited(facts: Facts) -> Line:
     )
 
 
+def _vote_carried(facts: Facts) -> Line:
+    return Line(
+        "check",
+        f"Vote carried over to packet {facts.get('packet', '')}",
+        text=f"of {facts['by']}" if facts.get("by") else "",
+        sub=f"given on packet {facts.get('from', '')} with the same content",
+    )
+
+
+def _votes_void(facts: Facts) -> Line:
+    number = facts.get("votes")
+    return Line(
+        "ban",
+        f"{'One vote' if number == 1 else f'{number} votes'} on packet {facts.get('from', '')} "
+        f"{'is' if number == 1 else 'are'} void",
+        "ended",
+        sub=str(facts.get("reason") or ""),
+    )
+
+
 def _publication(icon: str, head: str, tone: str = "") -> Callable[[Facts], Line]:
     def tell(facts: Facts) -> Line:
         wait = facts.get("seconds")
@@ -539,6 +560,8 @@ TELLERS: dict[str, Callable[[Facts], Line]] = {
     "packet.expired": _packet("clock", "Packet {} expired", "ended"),
     "packet.withdrawn": _packet("undo", "Packet {} withdrawn", "ended"),
     "packet.edited": _edited,
+    "packet.vote_carried": _vote_carried,
+    "packet.votes_void": _votes_void,
     "packet.superseded": _packet("refresh-cw", "Packet {} superseded", "ended"),
     "packet.cancelled": _packet("square", "Packet {} cancelled", "ended"),
     "publication.started": _publication("send", "Publishing began", "live"),
