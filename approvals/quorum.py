@@ -124,8 +124,11 @@ class Quorum:
 
     @property
     def routes(self) -> list[str]:
-        """Where only these make a person count: what they are. Else empty."""
-        if not self.stages or self.free:
+        """Where only these make a person count: what they are. Else empty.
+
+        Without stages everybody who is wanted is free to be anybody.
+        """
+        if self.free:
             return []
         also = [f"role:{role}" for role in self.roles]
         return sorted({*(route for stage in self.stages for route in stage.routes), *also})

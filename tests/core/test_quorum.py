@@ -125,6 +125,29 @@ def test_more_people_than_the_stages_want() -> None:
     )
 
 
+def test_stages_that_want_more_people_than_the_gate_leave_nobody_free() -> None:
+    """The stages alone say who counts then, whatever the number of people says."""
+    quorum = Quorum(1, (SECURITY, OWNERS))
+
+    assert quorum.free == 0
+    assert quorum.routes == ["group:1", "group:2"]
+    assert not quorum.counts(["group:3"])
+    assert not quorum.reached({1: ["group:1"]})
+
+
+def test_a_role_that_somebody_must_hold_makes_a_person_count() -> None:
+    quorum = Quorum(2, (SECURITY, OWNERS), ("admin",))
+
+    assert quorum.routes == ["group:1", "group:2", "role:admin"]
+    assert quorum.counts(["role:admin"])
+    assert quorum.helps(3, ["role:admin"], {1: ["group:1"], 2: ["group:2"]})
+
+
+def test_whoever_approved_already_does_not_help_once_more() -> None:
+    assert not BOTH.helps(1, ["group:1", "group:2"], {1: ["group:1"]})
+    assert BOTH.helps(2, ["group:1", "group:2"], {1: ["group:1"]})
+
+
 @pytest.mark.parametrize(
     ("quorum", "voters", "reason"),
     [

@@ -1,0 +1,166 @@
+"""The command line of the mutation check; see the package."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import sys
+import tomllib
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+AREAS: dict[str, tuple[str, ...]] = {
+    "digest": (
+        "approvals.seal:sealed,fault,intact,scope_difference",
+        "portal.canonical",
+        "approvals.deciding:whole,damage",
+    ),
+    "quorum": (
+        "approvals.quorum:Quorum.of_gate,Quorum.seats,Quorum.free,Quorum.routes,Quorum.eligible,"
+        "Quorum.counts,Quorum.filled,Quorum._seat,Quorum.reached,Quorum.missing_roles,"
+        "Quorum.missing,Quorum.helps,Quorum.still_free",
+        "approvals.counting",
+        "approvals.demands",
+    ),
+    "exclusion": ("approvals.opening:excluded_people", "approvals.deciding:_four_eyes,_may_decide"),
+    "expiry": (
+        "approvals.closing:expire_packet,close_packets_of,close_packet,overdue",
+        "approvals.deciding:still_decidable",
+        "approvals.uses",
+    ),
+    "signatures": ("approvals.signatures", "approvals.signing"),
+    "edit": ("approvals.editing", "runs.editing"),
+    "undo": ("approvals.undo",),
+}
+TESTS = (
+    *(
+        f"tests/core/test_{each}.py"
+        for each in ("quorum", "times", "canonical", "policy", "arguments")
+    ),
+    *(
+        f"tests/approvals/test_{each}.py"
+        for each in (
+            *(
+                "settle_packet",
+                "stages",
+                "undo",
+                "withdraw",
+                "edit",
+                "moments",
+                "passkey_decisions",
+            ),
+            *("groups", "reminding"),
+        )
+    ),
+    *(f"tests/invariants/test_{each}.py" for each in ("binding", "closed", "who_counts")),
+    *(f"tests/acceptance/test_{each}.py" for each in ("binding", "identity", "time")),
+    "tests/runs/test_resuming.py",
+)
+
+
+def equivalents() -> dict[str, str]:
+    """The mutants nobody could notice, each with the reason."""
+    with (HERE / "equivalent.toml").open("rb") as file:
+        found: dict[str, str] = tomllib.load(file)["equivalent"]
+    return found
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the mutants that were asked for; 1 where one survived without an argument."""
+    parser = argparse.ArgumentParser(prog="python -m tests.mutation", description=__doc__)
+    parser.add_argument("--area", action="append", choices=list(AREAS), help="only this part")
+    parser.add_argument("--module", action="append", help="MODULE or MODULE:FUNCTION,FUNCTION")
+    parser.add_argument("--tests", action="append", help="where the tests are")
+    parser.add_argument("--json", type=Path, help="write what became of each mutant")
+    parser.add_argument("--budget", type=float, default=60.0, help="seconds of tests for a mutant")
+    parser.add_argument("--least", type=float, default=20.0, help="seconds a mutant always gets")
+    parser.add_argument("--covered", type=Path, help="keep the map of lines here, and use it again")
+    asked = parser.parse_args(arguments)
+    names = asked.module or [each for area in asked.area or AREAS for each in AREAS[area]]
+    chosen = Chosen(names, asked)
+    code = pytest.main(
+        [
+            *("-q", "-n", "0", "-p", "no:cacheprovider", "--no-header", "--no-summary", "-s"),
+            *(asked.tests or TESTS),
+        ],
+        plugins=[chosen],
+    )
+    if code != 0 or chosen.session is None:
+        return 2
+    return chosen.ended()
+
+
+class Chosen:
+    """Makes the session once Django is there, and tells what came of it."""
+
+    def __init__(self, names: Sequence[str], asked: argparse.Namespace) -> None:
+        from tests.mutation.session import Session
+
+        self._make, self._names, self._asked = Session, names, asked
+        self.session: Session | None = None
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        from tests.mutation.place import Mutant, mutants
+
+        found: list[Mutant] = []
+        files: dict[str, str] = {}
+        for name in self._names:
+            module, _, only = name.partition(":")
+            files[str(importlib.import_module(module).__file__)] = module
+            found += mutants(module, frozenset(only.split(",")) if only else frozenset())
+        self.session = self._make(
+            found,
+            files,
+            kept=self._asked.covered,
+            budget=self._asked.budget,
+            least=self._asked.least,
+            report=self._progress,
+        )
+        session.config.pluginmanager.register(self.session)
+
+    def _progress(self, told: object) -> None:
+        from tests.mutation.session import Told
+
+        assert isinstance(told, Told)
+        if told.fate in ("survived", "uncovered") and told.mutant.name not in equivalents():
+            print(f"{told.fate:9} {told.mutant.name} (line {told.mutant.line})", flush=True)
+
+    def ended(self) -> int:
+        """The table, the file, and the exit status."""
+        assert self.session is not None
+        known, rows = equivalents(), []
+        for told in self.session.told:
+            fate = told.fate
+            if fate in ("survived", "uncovered") and told.mutant.name in known:
+                fate = "equivalent"  # type: ignore[assignment]
+            rows.append((told, str(fate)))
+        fates = ("killed", "timeout", "equivalent", "survived", "uncovered")
+        print(f"{'module':28}{'mutants':>9}" + "".join(f"{each:>12}" for each in fates))
+        modules = list(dict.fromkeys(told.mutant.module for told, _ in rows))
+        for module in [*modules, ""]:
+            count = Counter(
+                fate for told, fate in rows if not module or told.mutant.module == module
+            )
+            line = "".join(f"{count[each]:>12}" for each in fates)
+            print(f"{module or 'all':28}{count.total():>9}{line}")
+        if self._asked.json:
+            data = [
+                {
+                    **{"mutant": told.mutant.name, "line": told.mutant.line, "fate": fate},
+                    **{"by": told.by, "tests": told.tests, "why": known.get(told.mutant.name, "")},
+                }
+                for told, fate in rows
+            ]
+            self._asked.json.write_text(json.dumps(data, indent=1, ensure_ascii=False))
+        return int(any(fate in ("survived", "uncovered") for _, fate in rows))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
