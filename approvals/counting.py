@@ -189,3 +189,17 @@ class People:
         """Those of them who can sign what they approve."""
         granted = {user: held for user, held in self.granted.items() if user in self.signers}
         return replace(self, granted=granted)
+
+
+def still_asked(packet: Packet) -> list[int]:
+    """The people whose approval an open packet can still use, by primary key."""
+    quorum = quorum_of(packet)
+    return [person for person, routes in askable(packet).items() if quorum.counts(routes)]
+
+
+def askable(packet: Packet) -> dict[int, list[str]]:
+    """Whoever may approve it and has not answered, with their routes."""
+    excluded = () if packet.tenant.one_person else packet.excluded
+    voters = People.of(packet.tenant).voters(packet.kind, excluded)
+    answered = set(packet.votes().values_list("person_id", flat=True))
+    return {person: routes for person, routes in voters.items() if person not in answered}

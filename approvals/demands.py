@@ -149,7 +149,11 @@ def hold_of(gate: Mapping[str, Any]) -> int:
 
 def stages_in(sealed: Iterable[Mapping[str, Any]]) -> frozenset[Stage]:
     """The stages of a gate in the words of rules, to compare them with what others demand."""
-    return frozenset(
+    return frozenset(_stages_of(sealed))
+
+
+def _stages_of(sealed: Iterable[Mapping[str, Any]]) -> tuple[Stage, ...]:
+    return tuple(
         Stage(
             *_unsealed(each),
             int(each["people"]),
@@ -163,6 +167,18 @@ def stages_in(sealed: Iterable[Mapping[str, Any]]) -> frozenset[Stage]:
 
 
 ONE_PERSON = Demands()
+
+
+def of_gate(gate: Mapping[str, Any]) -> Demands:
+    """What a packet's sealed gate demands, in the words of rules."""
+    return Demands(
+        people=int(gate["needed"]),
+        roles=tuple(gate.get("roles", ())),
+        stages=_stages_of(gate.get("stages", ())),
+        hold=hold_of(gate),
+        passkey=bool(gate.get("passkey")),
+        times=Times.of_gate(gate),
+    )
 
 
 def read(notes: Notes) -> Demands:

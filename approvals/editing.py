@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from django.db import transaction
 
-from approvals import errors
+from approvals import demands, errors
 from approvals.closing import close_packet
 from approvals.deciding import Answer, damage, locked_packet, still_decidable, still_member, whole
 from approvals.judge import TenantJudge
@@ -20,6 +20,7 @@ from approvals.models import Packet
 from approvals.opening import Edit, packet_of_call
 from approvals.states import PacketKind, PacketState, Verdict
 from portal import audit
+from portal.canonical import canonical
 from portal.clock import database_now
 from portal.errors import NotAllowed
 from portal.models import Membership
@@ -62,8 +63,8 @@ def edit_packet(public_id: uuid.UUID, *, member: Membership, seen: str, text: st
     `runs.editing.ArgumentsWrong`, `NotFound`, and what `settle_packet` raises for a packet that is
     over, held, changed or damaged.
     """
+    run, packet = locked_packet(public_id, member)
     present = still_member(member)
-    run, packet = locked_packet(public_id, present)
     if present.user.is_machine:
         raise errors.MachineMayNotDecide
     if not present.may(Permission.DECIDE):
@@ -78,9 +79,15 @@ def edit_packet(public_id: uuid.UUID, *, member: Membership, seen: str, text: st
         raise damage(packet)(number=packet.number)
     call = ToolCall.objects.select_for_update(no_key=True, of=("self",)).get(packet=packet)
     arguments = editing.read_edited(contract, call, text)
-    if arguments == call.arguments:
+    # As bytes: Python takes true for 1.
+    if canonical(arguments) == canonical(call.arguments):
         raise errors.NothingEdited(number=packet.number)
     target, judged = _judged(run, contract, call, arguments)
+    asked_anyway = judged.state is not CallState.WAITING
+    if asked_anyway:
+        judged = replace(
+            judged, state=CallState.WAITING, rules=_of_both(judged, call), reason=STILL_ASKED
+        )
     # The call is the next packet's: this one can act on nothing any more.
     packet.call = None
     packet.save(update_fields=["call"])
@@ -89,7 +96,9 @@ def edit_packet(public_id: uuid.UUID, *, member: Membership, seen: str, text: st
     editing.replace_arguments(
         call, run, arguments, target=target, judged=judged, by=present.user, facts=told
     )
-    following = packet_of_call(run, call, Edit(packet, present.user))
+    # What was demanded of the call before still is, whatever the rules of now call it.
+    also = demands.of_gate(packet.page["gate"]) if asked_anyway else demands.ONE_PERSON
+    following = packet_of_call(run, call, Edit(packet, present.user, also))
     told |= {"became": following.number, "by": present.user.name}
     append_events(run, [Draft("packet.edited", run_facts(run) | told)])
     audit.record(
@@ -114,7 +123,13 @@ def _done_already(
     if following is None or following.call is None:
         return None
     wanted = editing.read_edited(contract, following.call, text)
-    return following if following.page["arguments"] == wanted else None
+    same = canonical(following.page["arguments"]) == canonical(wanted)
+    return following if same else None
+
+
+def _of_both(judged: Judged, call: ToolCall) -> tuple[str, ...]:
+    """The rules that allow it now, and those that asked before."""
+    return tuple(dict.fromkeys([*judged.rules, *call.rules]))
 
 
 def _judged(
@@ -134,8 +149,4 @@ def _judged(
     judged = TenantJudge().judge(run, contract, edited, target=target, outward=outward)
     if judged.state is CallState.REFUSED:
         raise errors.EditDenied(version=judged.policy_version, reason=judged.reason)
-    if judged.state is CallState.WAITING:
-        return target, judged
-    # What the rules demanded that asked about the call before, they still do.
-    rules = tuple(dict.fromkeys([*judged.rules, *call.rules]))
-    return target, replace(judged, state=CallState.WAITING, rules=rules, reason=STILL_ASKED)
+    return target, judged

@@ -92,7 +92,11 @@ def _rules_that_demand(text: str, handle: str) -> list[str]:
     return [
         rule.id
         for rule in stored_rules(text).values()
-        if any((each.kind, each.name) == ("group", handle) for each in rule.demands.stages)
+        if any(
+            (each.kind, each.name) == ("group", handle)
+            for stage in rule.demands.stages
+            for each in (stage, *stage.fallbacks)
+        )
     ]
 
 
@@ -182,7 +186,10 @@ def delete_group(handle: str, *, member: Membership) -> Group:
     for sealed, packet in waiting.exclude(heading__gate__stages=None).values_list(
         "heading__gate__stages", "number"
     ):
-        if any(stage["route"] == f"group:{group.pk}" for stage in sealed or ()):
+        routes = (
+            each["route"] for stage in sealed or () for each in (stage, *stage.get("fallbacks", ()))
+        )
+        if f"group:{group.pk}" in routes:
             raise GroupInUse(name=group.name, what=f"packet {packet}, which is open")
     audit.record(
         "group.deleted",

@@ -19,6 +19,7 @@ from django.conf import settings
 from django.core.mail import EmailMessage, get_connection
 from django.urls import reverse
 
+from approvals.counting import still_asked
 from approvals.models import Mail, Packet
 from approvals.states import PacketState
 from portal.clock import database_now
@@ -66,17 +67,20 @@ def send() -> int:
     # Asked again in the statement that takes them, so no two workers have the same one.
     due.filter(pk__in=some).update(lease=lease, not_before=now + LEASE)
     rows = Mail.objects.filter(lease=lease).select_related("packet__tenant", "person", "tenant")
+    asked: dict[int, list[int]] = {}
     taken = 0
     connection = get_connection()
     try:
         connection.open()
         for row in rows:
-            waits = row.packet.state == PacketState.OPEN and now < row.packet.expires_at
-            if waits and row.person.is_active and now < row.made_at + GIVEN_UP:
+            if row.packet_id not in asked:
+                asked[row.packet_id] = _whom(row.packet, now)
+            # Asked again: who left, or answered, since it was written gets none.
+            if row.person_id in asked[row.packet_id] and now < row.made_at + GIVEN_UP:
                 try:
                     connection.send_messages([letter(row)])
-                except (SMTPRecipientsRefused, SMTPDataError) as error:
-                    # This letter, and not the others.
+                except (SMTPRecipientsRefused, SMTPDataError, ValueError) as error:
+                    # This letter, and not the others: its address may be none.
                     logger.warning("a letter was refused: %s", type(error).__name__)
                     continue
                 taken += 1
@@ -87,6 +91,12 @@ def send() -> int:
     finally:
         connection.close()
     return taken
+
+
+def _whom(packet: Packet, now: datetime) -> list[int]:
+    """Who is to be written to about a packet now: those whose approval it waits for."""
+    waits = packet.state == PacketState.OPEN and packet.held_until is None
+    return still_asked(packet) if waits and now < packet.expires_at else []
 
 
 def letter(row: Mail) -> EmailMessage:

@@ -13,7 +13,7 @@ from django.db.models import Q
 from approvals import carrying, egress, publication, resume, scopes, seal, times
 from approvals.closing import close_packet
 from approvals.counting import groups_of
-from approvals.demands import Demands
+from approvals.demands import ONE_PERSON, Demands, joined
 from approvals.judge import demands_of, policy_in_force
 from approvals.models import Candidate, Packet, PolicyVersion, Receipt
 from approvals.policy import stored
@@ -37,6 +37,8 @@ class Edit:
 
     before: Packet
     by: User
+    # What must hold beside what the rules of now demand.
+    also: Demands = ONE_PERSON
 
     def sealed(self, call: ToolCall) -> dict[str, Any]:
         """What the new page says of it: who, on which page, and what the agent had written."""
@@ -98,6 +100,8 @@ def packet_of_call(run: Run, call: ToolCall, edit: Edit | None = None) -> Packet
         tenant_id=run.tenant_id, number=call.policy_version
     ).first()
     demands = demands_of(version, call.rules)
+    if edit is not None:
+        demands = joined([demands, edit.also])
     return _open(
         run,
         contract,

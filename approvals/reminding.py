@@ -11,7 +11,7 @@ from datetime import datetime
 from django.db import transaction
 
 from approvals import mailing, times
-from approvals.counting import People, quorum_of
+from approvals.counting import askable, quorum_of, still_asked
 from approvals.effects import tell
 from approvals.models import Packet
 from approvals.quorum import Fallback, listed, whose_of
@@ -78,7 +78,7 @@ def escalate(packet: Packet, run: Run, now: datetime) -> bool:
     fresh = sorted(set(_standing_in(packet)) - before, key=lambda each: each.name)
     told = [
         person
-        for person, routes in _askable(packet).items()
+        for person, routes in askable(packet).items()
         if any(each.route in routes for each in fresh)
     ]
     mailing.post(packet, f"escalation {packet.escalated}", told, now)
@@ -95,20 +95,6 @@ def escalate(packet: Packet, run: Run, now: datetime) -> bool:
         people=told,
     )
     return True
-
-
-def still_asked(packet: Packet) -> list[int]:
-    """The people whose approval an open packet can still use, by primary key."""
-    quorum = quorum_of(packet)
-    return [person for person, routes in _askable(packet).items() if quorum.counts(routes)]
-
-
-def _askable(packet: Packet) -> dict[int, list[str]]:
-    """Whoever may approve it and has not answered, with their routes."""
-    excluded = () if packet.tenant.one_person else packet.excluded
-    voters = People.of(packet.tenant).voters(packet.kind, excluded)
-    answered = set(packet.votes().values_list("person_id", flat=True))
-    return {person: routes for person, routes in voters.items() if person not in answered}
 
 
 def _standing_in(packet: Packet) -> list[Fallback]:

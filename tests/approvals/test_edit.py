@@ -21,7 +21,7 @@ from runs.editing import ArgumentsWrong
 from runs.models import Event, ToolCall
 from runs.states import CallState
 from tests.approvals import stages
-from tests.cast import REPAIR, call
+from tests.cast import REPAIR, call, contract_text
 from tests.visits import Visitor, address_of, text_of
 from tests.walk import Walk
 
@@ -220,6 +220,54 @@ when { context.kind == "http" && context.argument_bytes >= 20 };
     assert second.page["policy"]["rules"] == ["short-is-fine", "long-needs-two"]
     assert "allow this by itself" in second.page["policy"]["reason"]
     assert ToolCall.objects.get(packet=second).state == CallState.WAITING
+
+
+def test_what_was_demanded_before_the_edit_is_demanded_whatever_rules_are_called_now(
+    walk: Walk,
+) -> None:
+    """By now the policy knows that rule no more, and would allow the call."""
+    stages.staged(walk)
+    notes = f'{stages.BOTH}\n@hold("5m")\n@execute("30m")\n@passkey("required")'
+    stages.in_force(walk, stages.rule(notes))
+    first = walk.to_call()
+    free = """
+@id("anything-goes") @why("We trust it.")
+permit (principal, action == Action::"do", resource) when { context.kind == "http" };
+"""
+    text = DEFAULT_POLICY.replace(
+        'context.outward || ["http", "network", "credential"]', '["network", "credential"]'
+    )
+    version = propose_policy(text + free, member=walk.cast.max)
+    admin = stages.second_admin(walk)
+    decide_policy(version, approve=True, seen=version.digest, member=admin)
+
+    second = edit(walk, first, OTHER)
+
+    before, now = first.page["gate"], second.page["gate"]
+    assert now["stages"] == before["stages"]
+    for name in ("needed", "hold_seconds", "execute_seconds", "passkey"):
+        assert now[name] == before[name]
+    with pytest.raises(errors.NeedsPasskey):
+        walk.decide(second, walk.cast.ada)
+
+
+def test_true_is_not_one(walk: Walk) -> None:
+    """Python says they are equal; what is sealed and sent are other bytes."""
+    strict = 'title = { type = "string", maxLength = 200 }'
+    text = contract_text(http=True, verification=False)
+    assert strict in text
+    loose = text.replace(strict, "title = {}")
+    steps = [[call("file", "create_issue", title=1)], *REPAIR[1:]]
+    run = walk.run(steps, text=loose)
+    walk.drain()
+    first = walk.open_packet(run)
+    for same in ('{"title": 1}', '{"title": 1.0}'):
+        with pytest.raises(errors.NothingEdited):
+            edit(walk, first, same)
+    second = edit(walk, first, '{"title": true}')
+    assert second.page["arguments"]["title"] is True
+    with pytest.raises(errors.AlreadySettled):  # no repetition of that edit
+        edit(walk, first, '{"title": 1}', seen=first.digest)
 
 
 def test_a_command_is_edited_and_runs_as_edited(walk: Walk) -> None:

@@ -9,7 +9,7 @@ from approvals.models import Group, GroupMember
 from portal import people
 from portal.errors import NotAllowed, NotFound
 from portal.models import AuditEntry, Membership, User
-from tests.approvals.stages import ADMIN_RULE, in_force, staged
+from tests.approvals.stages import ADMIN_RULE, SECURITY, TWO_HOURS, in_force, rule, staged
 from tests.visits import Visitor, text_of
 from tests.walk import Walk
 
@@ -134,3 +134,20 @@ def test_a_group_that_something_counts_on_stays(walk: Walk, database: str) -> No
     walk.sweep()
     groups.delete_group("security", member=cast.max)
     assert [each.handle for each in Group.objects.all()] == ["owners"]
+
+
+@pytest.mark.both_databases
+def test_a_group_that_may_stand_in_stays(walk: Walk, database: str) -> None:
+    cast = walk.cast
+    staged(walk)
+    in_force(walk, rule(f"{SECURITY}\n{TWO_HOURS}"))
+    with pytest.raises(groups.GroupInUse, match="version 2 of the policy"):
+        groups.delete_group("owners", member=cast.max)
+
+    packet = walk.to_call()
+    in_force(walk, "")
+    with pytest.raises(groups.GroupInUse, match=f"packet {packet.number}, which is open"):
+        groups.delete_group("owners", member=cast.max)
+    walk.run_out(packet)
+    walk.sweep()
+    groups.delete_group("owners", member=cast.max)

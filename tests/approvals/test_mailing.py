@@ -16,8 +16,11 @@ from django.core import mail
 
 from approvals import mailing
 from approvals.models import Mail, Packet
+from portal import people
 from portal.env import MailUrl
 from portal.handoff import Job
+from portal.models import Membership, User
+from portal.roles import Role
 from tests.approvals.stages import SECURITY, TWO_HOURS, asked, passed
 from tests.races.crowd import at_once
 from tests.visits import address_of
@@ -133,6 +136,43 @@ def test_a_server_that_refuses_one_person_takes_the_others(
         settings.EMAIL_HOST, settings.EMAIL_PORT = "127.0.0.1", there.port
         walk.drain()
     assert len(there.letters) == written - 1
+    assert list(Mail.objects.values_list("person", flat=True)) == [walk.cast.bo.user_id]
+
+
+def test_who_left_meanwhile_or_is_not_asked_any_more_gets_no_letter(
+    walk: Walk, server: None
+) -> None:
+    """A letter may wait for days, and says what a packet would do."""
+    packet = told_again(walk)
+    left, lost = walk.cast.bo, walk.cast.ada
+    others = set(Mail.objects.values_list("person", flat=True)) - {left.user_id, lost.user_id}
+    people.remove_member(left.pk, member=walk.cast.max)
+    people.set_roles(lost.pk, [Role.VIEWER], member=walk.cast.max)
+    if others:
+        answered = Membership.objects.get(user=others.pop())
+        walk.decide(packet, answered)
+        others.discard(answered.user_id)
+    walk.drain()
+    assert not Mail.objects.exists()
+    assert len(mail.outbox) == len(others)
+    for each in mail.outbox:
+        assert each.to[0] not in (left.user.email, lost.user.email)
+
+
+def test_what_is_held_meanwhile_is_not_written_of(walk: Walk, server: None) -> None:
+    packet = told_again(walk, '@remind("1h")', '@hold("15m")')
+    assert walk.decide(packet).held_until is not None
+    assert (mailing.send(), mail.outbox) == (0, [])
+
+
+def test_an_address_that_is_none_does_not_hold_up_the_others(walk: Walk, server: None) -> None:
+    told_again(walk)
+    written = Mail.objects.count()
+    assert written > 1
+    bad = User.objects.filter(pk=walk.cast.bo.user_id)
+    bad.update(email="bo@example.com\nBcc: eve@example.com")
+    walk.drain()
+    assert len(mail.outbox) == written - 1
     assert list(Mail.objects.values_list("person", flat=True)) == [walk.cast.bo.user_id]
 
 
