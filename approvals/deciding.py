@@ -116,9 +116,10 @@ def _note_refusal(
 
 @transaction.atomic(durable=True)
 def _settle(public_id: uuid.UUID, answer: Answer, *, member: Membership) -> Packet:
+    run, packet = locked_packet(public_id, member)
+    # Both rows are locked from here on, so these checks hold until we commit. Who answers is read
+    # now: roles may have gone while this waited.
     present = still_member(member)
-    run, packet = locked_packet(public_id, present)
-    # Both rows are locked from here on, so these checks hold until we commit.
     with lifecycle.together(run):
         _answer(run, packet, answer, present)
     return packet
@@ -134,12 +135,14 @@ def _answer(run: Run, packet: Packet, answer: Answer, present: Membership) -> No
         raise errors.AlreadyDecided(number=packet.number, verdict=earlier.verdict)
     now = database_now()
     still_decidable(packet, answer, run, now)
-    escalate(packet, run, now)
     self_approved = _four_eyes(packet, answer, present)
     acknowledged, signature = 0, None
     if answer.verdict is Verdict.APPROVE:
-        # Before anything of the tenant is locked: whoever removes the key locks it in this order.
+        # Before anything of the tenant is locked, as a line of its log does: whoever removes the
+        # key locks it in this order.
         signature = signing.signature_of(packet, answer.passkey, present.user)
+    escalate(packet, run, now)
+    if answer.verdict is Verdict.APPROVE:
         _counts(packet, present)
         demand_allowed(packet, run)
         acknowledged = _acknowledged(packet, answer)

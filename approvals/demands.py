@@ -85,6 +85,11 @@ class Stage:
             gate["fallbacks"] = [each.sealed(groups) for each in self.fallbacks]
         return gate
 
+    @property
+    def parties(self) -> list[tuple[Kind, str]]:
+        """Who may fill its places, sooner or later."""
+        return [(self.kind, self.name), *((each.kind, each.name) for each in self.fallbacks)]
+
     def joined(self, other: Stage) -> Stage:
         """Both of these: the more people. Only whoever both let stand in may, and the later."""
         theirs = {(each.kind, each.name): each.after for each in other.fallbacks}

@@ -92,11 +92,7 @@ def _rules_that_demand(text: str, handle: str) -> list[str]:
     return [
         rule.id
         for rule in stored_rules(text).values()
-        if any(
-            (each.kind, each.name) == ("group", handle)
-            for stage in rule.demands.stages
-            for each in (stage, *stage.fallbacks)
-        )
+        if any(("group", handle) in stage.parties for stage in rule.demands.stages)
     ]
 
 

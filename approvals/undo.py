@@ -47,8 +47,8 @@ def undo_approval(public_id: uuid.UUID, *, member: Membership, seen: int, reason
     round of votes that the page showed: a click that was meant for an earlier hold undoes no later
     one. Raises `NothingHeld`, `NotAllowed`, `NotFound`, `BadInput`, `WordsTooLong`.
     """
+    run, packet = locked_packet(public_id, member)
     present = still_member(member)
-    run, packet = locked_packet(public_id, present)
     if packet.held_until is None or packet.round != seen:
         raise errors.NothingHeld(number=packet.number, state=packet.state.replace("_", " "))
     if present.user.is_machine:

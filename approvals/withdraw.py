@@ -33,8 +33,8 @@ def withdraw_packet(public_id: uuid.UUID, *, member: Membership, reason: str) ->
     cancelled. Votes so far stay in the record. Raises `NotYours`, `AlreadySettled`, `RunOver`,
     `NeedsWords`, `WordsTooLong`, `BadInput`, `NotFound`.
     """
+    run, packet = locked_packet(public_id, member)
     present = still_member(member)
-    run, packet = locked_packet(public_id, present)
     if PacketState(packet.state) is not PacketState.OPEN:
         raise errors.AlreadySettled(
             number=packet.number, state=packet.state.replace("_", " "), by=""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ from portal.roles import Role
 from portal.signing import signing_key
 from portal.webauthn import to_base64url
 from runs.models import Event
+from tests.approvals import stages
 from tests.databases import triggers_off
 from tests.races.crowd import at_once
 from tests.softkeys import PRESENT, SoftKey
@@ -353,6 +355,32 @@ def test_race_a_key_is_removed_while_it_decides(walk: Walk, database: str) -> No
             assert not Decision.objects.filter(packet=packet).exists()
         else:
             assert signing.unsigned(packet) == []
+
+
+@pytest.mark.both_databases
+def test_race_a_key_is_removed_while_the_answer_lets_others_stand_in(
+    walk: Walk, database: str
+) -> None:
+    """The answer writes the step into the tenant's log, which removing a key does too."""
+    stages.staged(walk)
+    notes = f'{stages.SECURITY}\n{stages.TWO_HOURS}\n@passkey("required")'
+    in_force(walk, stages.rule(notes))
+    for _ in range(6):
+        packet, key = walk.to_call(), SoftKey()
+        stored = key.kept_by(walk.cast.bo.user)
+        stages.passed(packet, hours=2)
+        sent = signed(packet, walk.cast.bo, key)
+
+        outcomes = at_once(
+            [
+                partial(walk.decide, packet, walk.cast.bo, passkey=sent),
+                partial(passkey_account.remove_passkey, walk.cast.bo.user, stored.pk),
+            ]
+        )
+
+        decided, removed = outcomes
+        assert isinstance(removed, Passkey), removed
+        assert isinstance(decided, Packet | PasskeyRefused), decided
 
 
 # --- Where the approval is used ------------------------------------------------------------------

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 
@@ -16,6 +17,8 @@ from approvals.closing import close_packets_of, expire_packet
 from approvals.models import Decision, Packet, Publication
 from approvals.opening import open_publication_packet
 from approvals.states import PacketState, Verdict
+from portal import people
+from portal.errors import NotAllowed, NotFound
 from portal.handoff import Job
 from portal.models import AuditEntry
 from portal.roles import Role
@@ -178,6 +181,40 @@ def test_B06_the_database_is_locked_for_some_seconds(walk: Walk, database: str) 
 
     assert getattr(answer, "status_code", answer) == 302
     assert walk.fresh(packet).state == PacketState.APPROVED
+
+
+@pytest.mark.parametrize("end", ["role", "tenant"])
+def test_a_role_that_goes_while_the_answer_waits_for_its_turn(
+    walk: Walk, database: str, end: str
+) -> None:
+    """Who answers is asked when the rows are locked, not when the click came."""
+    packet, ada = parked_call(walk), walk.cast.ada
+    ends: dict[str, Callable[[], object]] = {
+        "role": partial(people.set_roles, ada.pk, [Role.VIEWER], member=walk.cast.max),
+        "tenant": partial(people.remove_member, ada.pk, member=walk.cast.max),
+    }
+
+    def later() -> object:
+        time.sleep(0.7)  # the answer waits by now
+        return ends[end]()
+
+    with locked_elsewhere(packet) as release:
+        threading.Timer(1.5, release.set).start()
+        answered, ended = at_once([partial(walk.decide, packet), later])
+
+    assert not isinstance(ended, Exception), ended
+    log = AuditEntry.objects.filter(action__in=["packet.approved", f"member.{_LINES[end]}"])
+    first = log.order_by("seq")[0].action
+    if first == "packet.approved":  # only where one writer at a time is let in
+        assert database == "sqlite"
+        assert isinstance(answered, Packet), answered
+    else:
+        assert isinstance(answered, NotAllowed | NotFound), answered
+        assert walk.fresh(packet).state == PacketState.OPEN
+        assert not Decision.objects.exists()
+
+
+_LINES = {"role": "roles_changed", "tenant": "removed"}
 
 
 def test_B06_the_database_is_locked_for_longer_than_anybody_waits(
