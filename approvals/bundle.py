@@ -261,6 +261,7 @@ def _packet_body(packet: Packet) -> dict[str, Any]:
         "run": packet.run.number,
         "page": packet.page,
         "agent_words": packet.agent_words,
+        **({"canary": True} if packet.canary is not None else {}),
     }
 
 

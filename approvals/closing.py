@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from django.db import transaction
 from django.db.models import Q
 
+from approvals import canary
 from approvals.effects import tell
 from approvals.models import Candidate, Packet, Publication
 from approvals.states import PacketKind, PacketState, PublicationState
@@ -36,6 +37,8 @@ def expire_packet(packet_id: int) -> bool:
         return False
     close_packet(packet, run, PacketState.EXPIRED)
     append_events(run, [Draft("packet.expired", run_facts(run) | {"packet": packet.number})])
+    if packet.canary is not None:
+        return True  # nothing waits for it
     if packet.call is not None and packet.call.state == CallState.WAITING and run.is_live:
         lifecycle.answer_call(packet.call, CallState.EXPIRED, text="", usable_until=None, run=run)
     elif packet.egress is not None and packet.egress.state == GrantState.REQUESTED:
@@ -93,6 +96,8 @@ def close_packet(
         digest=packet.digest,
         **({"reason": reason} if reason else {}),
     )
+    if packet.canary is not None:
+        canary.end(packet, run)
     tell(packet)
 
 

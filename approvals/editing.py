@@ -77,6 +77,8 @@ def edit_packet(public_id: uuid.UUID, *, member: Membership, seen: str, text: st
     still_decidable(packet, Answer(Verdict.REQUEST_CHANGES, seen), run, database_now())
     if not whole(packet):
         raise damage(packet)(number=packet.number)
+    if packet.canary is not None:
+        raise errors.NotEditable(reason="No agent waits for this one. Deny it, and say why.")
     call = ToolCall.objects.select_for_update(no_key=True, of=("self",)).get(packet=packet)
     arguments = editing.read_edited(contract, call, text)
     # As bytes: Python takes true for 1.

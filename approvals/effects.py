@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Any
 
-from approvals import publication
+from approvals import canary, publication
 from approvals.counting import seats_of
 from approvals.models import Packet
 from approvals.states import PacketState
@@ -41,6 +41,9 @@ def end_packet(
     statements.store(
         packet, "state", "settled_at", "held_until", "self_approved", "usable_until", "filled"
     )
+    if packet.canary is not None:
+        canary.end(packet, run)
+        return
     _carry_out(packet, run, state, words, person)
 
 

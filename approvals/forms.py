@@ -107,6 +107,23 @@ class TimesForm(forms.Form):
     )
 
 
+class CanariesForm(forms.Form):
+    """How often a tenant wants test packets."""
+
+    every_days = forms.TypedChoiceField(
+        label="Test packets",
+        choices=[
+            (0, "none"),
+            (7, "one a week at most"),
+            (14, "one in two weeks at most"),
+            (30, "one in a month at most"),
+            (90, "one in three months at most"),
+        ],
+        coerce=int,
+        help_text="When exactly is drawn by lot.",
+    )
+
+
 class DeleteForm(forms.Form):
     """The short name of a tenant that is to be deleted."""
 

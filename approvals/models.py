@@ -186,6 +186,9 @@ class Packet(models.Model):
     # The few words of the page that lists show (`seal.heading`), so that a list need not read
     # whole pages. Decisions are made on the page alone.
     heading = models.JSONField(default=dict)
+    # Of a test of attention (`approvals.canaries`): what is wrong with it, for those who answered.
+    # Nothing is behind it that an approval could let happen. Null for every other packet.
+    canary = models.JSONField(null=True, blank=True)
     # Why approving is not possible at all, for instance a check that must pass and did not.
     blocked = models.TextField(blank=True)
     # What the agent wrote, shown apart and never trusted.
@@ -239,6 +242,25 @@ class Packet(models.Model):
             ),
             models.CheckConstraint(
                 name="packet_held_only_while_open", condition=Q(held_until=None) | Q(state="open")
+            ),
+            models.CheckConstraint(
+                name="packet_canary_has_no_effect",
+                condition=Q(canary__isnull=True)
+                | Q(
+                    kind="call",
+                    call=None,
+                    candidate=None,
+                    egress=None,
+                    credential=None,
+                    resumption=None,
+                    held_until=None,
+                    used_at=None,
+                ),
+            ),
+            models.UniqueConstraint(
+                name="one_open_canary",
+                fields=["tenant"],
+                condition=Q(state="open", canary__isnull=False),
             ),
             models.UniqueConstraint(
                 name="one_open_publication_per_run",
@@ -438,6 +460,30 @@ class Retention(models.Model):
         settings.AUTH_USER_MODEL, models.PROTECT, null=True, blank=True, related_name="+"
     )
     changed_at = models.DateTimeField(null=True, blank=True)
+
+
+class Canaries(models.Model):
+    """Whether a tenant wants test packets, how often, and when the next one is due."""
+
+    tenant = models.OneToOneField(Tenant, models.PROTECT, related_name="canaries")
+    # Days between two of them, at least; 0 for none.
+    every_days = models.PositiveSmallIntegerField(default=0)
+    next_at = models.DateTimeField(null=True, blank=True)
+    changed_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, models.PROTECT, null=True, blank=True, related_name="+"
+    )
+    changed_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        constraints = [
+            models.CheckConstraint(
+                name="canaries_not_too_often",
+                condition=Q(every_days=0) | Q(every_days__gte=7, every_days__lte=180),
+            ),
+            models.CheckConstraint(
+                name="canaries_due_only_if_wanted", condition=Q(next_at=None) | Q(every_days__gt=0)
+            ),
+        ]
 
 
 class Hold(models.Model):

@@ -196,7 +196,7 @@ def filtered(packets: QuerySet[Packet], filters: Filters) -> QuerySet[Packet]:
 _ROW_VALUES = (
     "pk", "public_id", "number", "kind", "state", "effect", "opened_at", "expires_at", "settled_at",
     "needed", "blocked", "heading", "held_until", "run__number", "requested_by__name",
-    "reminded", "escalated",
+    "reminded", "escalated", "canary",
 )  # fmt: skip
 Mark = tuple[str, str, str]
 
@@ -222,6 +222,8 @@ class Row:
     needed: int
     approvals: int
     marks: tuple[Mark, ...] = ()
+    # Said once it is over, and not before.
+    canary: bool = False
     # Where a gate has stages: what is needed and what this reader counts as.
     sentence: str = ""
 
@@ -322,6 +324,7 @@ def rows_of(
                 reminded=each["reminded"],
                 escalated=each["escalated"],
             ),
+            canary=each["canary"] is not None and each["state"] != PacketState.OPEN,
             sentence=row_sentence(each, voters.get(each["pk"], {}), reading),
         )
         for each in found
@@ -415,6 +418,12 @@ class Answered:
     verdict: str
     comment: str
     decided_at: datetime
+    about: Mapping[str, Any] | None = None
+
+    @property
+    def canary(self) -> bool:
+        """Whether it was a test packet, said once it is over."""
+        return self.about is not None and self.state != PacketState.OPEN
 
 
 def decided_by_me_today(member: Membership) -> list[Answered]:
@@ -427,7 +436,7 @@ def decided_by_me_today(member: Membership) -> list[Answered]:
     ).order_by("-decided_at")
     columns = (
         "packet__public_id", "packet__number", "packet__run__number", "packet__effect",
-        "packet__state", "verdict", "comment", "decided_at",
+        "packet__state", "verdict", "comment", "decided_at", "packet__canary",
     )  # fmt: skip
     return [Answered(*each) for each in answers.values_list(*columns)[:10]]
 

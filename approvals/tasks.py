@@ -11,6 +11,7 @@ from celery import shared_task
 from django.conf import settings
 
 from approvals import (
+    canaries,
     candidates,
     checking,
     closing,
@@ -174,6 +175,18 @@ def sweep_quorums(_: int = 0) -> str:
         except Exception:
             logger.exception("quorums of %s; the next sweep asks again", tenant.slug)
     return f"{changed} changed"
+
+
+@shared_task(name=Job.SWEEP_CANARIES.value)
+def sweep_canaries(_: int = 0) -> str:
+    """Make the test packets that are due, where a tenant wants them."""
+    opened = 0
+    for tenant_id in canaries.due(database_now()):
+        try:
+            opened += canaries.open_due(tenant_id) is not None
+        except Exception:
+            logger.exception("no test packet for tenant %s; the next sweep asks again", tenant_id)
+    return f"{opened} opened"
 
 
 def _each(close: Callable[[int], object], row_id: int) -> None:

@@ -6,6 +6,7 @@ from django.urls import URLPattern, URLResolver, path
 
 from approvals import (
     bundle_views,
+    canary_views,
     deletion_views,
     edit_views,
     group_views,
@@ -73,6 +74,8 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path(f"{_T}policies/", policy_views.policies, name="policies"),
     path(f"{_T}policies/new/", policy_views.policy_new, name="policy_new"),
     path(f"{_T}policies/try/", policy_views.policy_try, name="policy_try"),
+    path(f"{_T}policies/tests/", canary_views.overview, name="canaries"),
+    path(f"{_T}policies/tests/choose/", canary_views.choose, name="canaries_choose"),
     path(f"{_T}policies/evidence/", policy_views.policy_evidence, name="policy_evidence"),
     path(
         f"{_T}policies/evidence/<slug:key>/<slug:column>/",

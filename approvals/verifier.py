@@ -189,6 +189,9 @@ class Verifier:
             return
         self._same("packet", self._entry.get("subject"), f"packet:{body.get('key')}", "subject")
         self._same("packet", facts.get("digest"), _digest(body.get("page")), "page")
+        test = body.get("canary", False)
+        self._same("packet", facts.get("canary", False), test, "mark “test packet”")
+        self.report.canaries += test is True
         try:
             tally = Tally.of_page(_mapping(body.get("page")))
         except ValueError as error:

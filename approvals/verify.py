@@ -15,7 +15,8 @@ the order in which they stand:
     bundle      whose evidence it is, and after which line of the audit log it begins
     audit       one line of the audit log; `previous` is the hash of the line before
     withheld    number, hash and `previous` of a line that this bundle does not show
-    packet      behind the line that opened it: the page as it was shown
+    packet      behind the line that opened it: the page as it was shown; a test packet, which
+                could do nothing, says so (`canary`)
     decision    behind the line that tells of it; where a rule demanded a passkey, with what the
                 browser signed, the signature and the public key (`approvals.signatures`)
     check       behind the line that tells of them: the receipt of one check of a candidate

@@ -44,6 +44,8 @@ class Report:
     vouched: bool = False
     # Decisions that a passkey signed, and whose signature is of exactly what was decided.
     passkeys: int = 0
+    # Packets that tested attention and could do nothing.
+    canaries: int = 0
 
     @property
     def holds(self) -> bool:
@@ -67,6 +69,7 @@ class Report:
             "audit": {"first": self.first, "last": self.last, "hash": self.head},
             "signed_with": list(self.signers),
             "signed_by_passkey": self.passkeys,
+            "test_packets": self.canaries,
         }
 
 
@@ -84,6 +87,11 @@ def told(report: Report) -> str:
     if report.passkeys:
         decided = report.counts.get("decision", 0)
         text.append(f"{report.passkeys:,} of {decided:,} decisions signed by a passkey.")
+    if report.canaries:
+        packets = report.counts.get("packet", 0)
+        text.append(
+            f"{report.canaries:,} of {packets:,} packets tested attention; nothing was behind them."
+        )
     text += [f"BROKEN {each}" for each in report.problems]
     if report.untold:
         text.append(f"BROKEN and {report.untold:,} more")

@@ -17,6 +17,7 @@ from django.utils import timezone
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
 from approvals import (
+    canary,
     carrying,
     confirm,
     deciding,
@@ -179,6 +180,9 @@ def _state_context(
         "publication": queries.publication_of(packet),
         "withdrawn": queries.withdrawal_of(packet),
         "credential_uses": scopes.uses_of(packet),
+        "test_words": canary.words(packet, packet.decisions.all(), request.user.pk)
+        if packet.canary is not None
+        else "",
         "others_here": watching.others_here(packet, request.membership),
         "since": since,
         "news": watching.news_of(packet, request.membership, since) if since else None,
@@ -369,7 +373,10 @@ def packet_decide(request: TenantRequest, public_id: uuid.UUID) -> HttpResponse:
         # The page again, with what is true now and with the words that were written.
         found = access_packet(request.membership, public_id)
         return _packet_page(request, found, _tabs_of(found)[0], refusal=refusal, comment=comment)
-    if settled.held_until is not None:
+    if settled.canary is not None and settled.state != PacketState.OPEN:
+        said = canary.words(settled, settled.decisions.all(), request.user.pk)
+        tone = "wait" if verdict is Verdict.APPROVE else "done"
+    elif settled.held_until is not None:
         said, tone = "Approved. Until it takes effect it can be undone.", "wait"
     elif settled.state == PacketState.OPEN:
         said, tone = "Your answer counts. More are needed.", "wait"

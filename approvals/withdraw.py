@@ -60,6 +60,8 @@ def withdraw_packet(public_id: uuid.UUID, *, member: Membership, reason: str) ->
 
 def _carry_out(packet: Packet, run: Run, words: str) -> None:
     """Let whatever waits for the answer know that none comes."""
+    if packet.canary is not None:
+        return
     if packet.call is not None:
         lifecycle.answer_call(
             packet.call, CallState.WITHDRAWN, text=words, usable_until=None, run=run

@@ -37,6 +37,7 @@ app.conf.beat_schedule |= {
         (Job.SWEEP_RETENTION, settings.RETENTION_SECONDS),
         (Job.SWEEP_EVIDENCE, settings.CHECKPOINT_SECONDS),
         (Job.SWEEP_QUORUMS, settings.QUORUM_SECONDS),
+        (Job.SWEEP_CANARIES, settings.CANARY_SECONDS),
     )
 }
 

@@ -33,6 +33,7 @@ class Job(StrEnum):
     SWEEP_RETENTION = "approvals.sweep_retention"
     SWEEP_EVIDENCE = "approvals.sweep_evidence"
     SWEEP_QUORUMS = "approvals.sweep_quorums"
+    SWEEP_CANARIES = "approvals.sweep_canaries"
 
 
 _carriers: list[Callable[[Job, int], None]] = []

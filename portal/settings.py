@@ -290,6 +290,8 @@ CHECKPOINT_SECONDS = 3600
 # How often it is asked whether people could still satisfy the rules in force: more often than each
 # night, because a worker that ends and begins again would miss the one hour of a day.
 QUORUM_SECONDS = 3600
+# How often it is asked whether a test packet is due, which is the case once in weeks.
+CANARY_SECONDS = 1800
 # How long the host of a source is asked where its branch stands, when a run parks or goes on.
 SOURCE_HEAD_SECONDS = 20
 

@@ -117,6 +117,8 @@ class Run(models.Model):
     failed_from = models.CharField(max_length=12, blank=True)
     # Without a sandbox: only the tools that the contract's fallback leaves it.
     narrowed = models.BooleanField(default=False)
+    # Behind a test packet (`approvals.canaries`): it waits, and no worker can ever take it.
+    canary = models.BooleanField(default=False)
     # The run whose approved inputs this one began with anew.
     restart_of = models.ForeignKey(
         "self", models.PROTECT, null=True, blank=True, related_name="restarts"
@@ -144,6 +146,15 @@ class Run(models.Model):
             models.CheckConstraint(
                 name="run_ended_has_no_lease",
                 condition=~Q(status__in=_choices(sorted(ENDED))) | Q(lease_token=None),
+            ),
+            models.CheckConstraint(
+                name="run_canary_never_works",
+                condition=Q(canary=False)
+                | Q(
+                    status__in=["waiting", "cancelled", "expired"],
+                    lease_token=None,
+                    started_at=None,
+                ),
             ),
             models.CheckConstraint(
                 name="run_failure_names_boundary",

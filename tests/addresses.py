@@ -144,6 +144,8 @@ ADDRESSES: Mapping[str, Entry] = {
     "approvals:policies": PAGE,
     "approvals:policy_new": Entry(ADMINS, 200, 422),
     "approvals:policy_try": Entry(ADMINS, 405, 422),
+    "approvals:canaries": PAGE,
+    "approvals:canaries_choose": Entry(ADMINS, 405, 422),
     "approvals:policy_evidence": Entry(ADMINS, 200, 405),
     "approvals:policy_evidence_packets": Entry(ADMINS, 200, 405),
     "approvals:policy": PAGE,
