@@ -17,9 +17,10 @@ from channels.security.websocket import AllowedHostsOriginValidator
 from django.core.asgi import get_asgi_application
 
 # Loads the applications, so it must come before their sockets are imported.
-pages = get_asgi_application()
+files = get_asgi_application()
 
 from approvals.urls import websocket_urlpatterns as approvals_sockets
+from portal.pages import Site
 from portal.sockets import straight
 from runs.urls import websocket_urlpatterns as runs_sockets
 
@@ -28,7 +29,7 @@ sockets: list[Any] = [*runs_sockets, *approvals_sockets]
 
 application = ProtocolTypeRouter(
     {
-        "http": pages,
+        "http": Site(files),
         # Without the origin check any site could open a socket with a visitor's cookie.
         "websocket": straight(AllowedHostsOriginValidator(AuthMiddlewareStack(URLRouter(sockets)))),
     }

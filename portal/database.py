@@ -26,7 +26,12 @@ def configured(url: DatabaseUrl, *, row_scope: str, pool: int) -> dict[str, Any]
     `portal.tenancy.scope` names a tenant; SQLite has no second wall.
     """
     if url.is_sqlite:
-        return {"ENGINE": "portal.sqlite", "NAME": url.name, "OPTIONS": _SQLITE}
+        return {
+            "ENGINE": "portal.sqlite",
+            "NAME": url.name,
+            "OPTIONS": _SQLITE,
+            "CONN_MAX_AGE": _KEPT,
+        }
     first, last = tenants_of(row_scope)
     settings = {FIRST: first, LAST: last, "lock_timeout": f"{_PATIENCE}s"}
     return {
@@ -36,6 +41,7 @@ def configured(url: DatabaseUrl, *, row_scope: str, pool: int) -> dict[str, Any]
         "PASSWORD": url.password,
         "HOST": url.host,
         "PORT": url.port,
+        "CONN_MAX_AGE": 0,
         "DISABLE_SERVER_SIDE_CURSORS": True,  # they do not survive a transaction pooler
         "OPTIONS": {
             **url.options,
@@ -47,6 +53,10 @@ def configured(url: DatabaseUrl, *, row_scope: str, pool: int) -> dict[str, Any]
 
 # Seconds to wait for a lock that another transaction holds, as `portal.sqlite` does.
 _PATIENCE = 20
+
+# Seconds that a thread keeps its connection to a SQLite file, with the statements it prepared:
+# opening one takes longer than most pages ask. PostgreSQL's lie in a pool.
+_KEPT = 60
 
 _SQLITE = {
     # SQLite has no row locks: a transaction that will write takes the one write

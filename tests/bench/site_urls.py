@@ -1,4 +1,4 @@
-"""The portal's addresses, and `/smallest/`: fifty rows as a tutorial draws them."""
+"""The portal's addresses, `/smallest/`: fifty rows as a tutorial draws them, and `/nothing/`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from django.urls import path
 
 from approvals.models import Packet
 from portal import tenancy
+from portal.access import TenantRequest, tenant_view
+from portal.roles import Permission
 from portal.urls import urlpatterns as portal_urls
 
 _PAGE = engines["django"].from_string(
@@ -29,4 +31,14 @@ def smallest(request: HttpRequest, tenant_id: int) -> HttpResponse:
         return HttpResponse(_PAGE.render({"rows": rows}, request))
 
 
-urlpatterns = [path("smallest/<int:tenant_id>/", smallest), *portal_urls]
+@tenant_view(Permission.VIEW)
+def nothing(request: TenantRequest) -> HttpResponse:
+    """What everything behind the tenant's door costs at least."""
+    return HttpResponse("")
+
+
+urlpatterns = [
+    path("smallest/<int:tenant_id>/", smallest),
+    path("nothing/<slug:tenant>/", nothing),
+    *portal_urls,
+]

@@ -46,7 +46,7 @@ def rows_are_counted_and_not_people(patch: pytest.MonkeyPatch) -> None:
         gave = Decision.objects.filter(packet=packet, verdict=Verdict.APPROVE)
         return {each.pk: [] for each in gave}
 
-    patch.setattr(deciding, "voters_of", voters)
+    patch.setattr(counting, "voters_of", voters)
 
 
 def a_lost_role_still_counts(patch: pytest.MonkeyPatch) -> None:
