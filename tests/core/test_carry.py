@@ -91,6 +91,15 @@ def test_fewer_excluded_people_is_never_the_same(excluded: object) -> None:
     assert not carry.same(PAGE, page(gate=gate))
 
 
+@pytest.mark.parametrize("excluded", [None, "12", [1, "2"], [True, 2]])
+def test_a_page_that_names_nobody_rightly_gives_no_vote_away(excluded: object) -> None:
+    """Whoever was excluded on the earlier page cannot be told, so nothing of it is carried."""
+    gate = {**PAGE["gate"], "excluded": excluded}
+
+    assert not carry.same(page(gate=gate), PAGE)
+    assert not carry.same(page(gate=gate), page(gate=gate))
+
+
 @pytest.mark.parametrize("gate", [{"needed": 2, "roles": []}, None, []])
 def test_a_page_that_excludes_nobody_it_names_is_never_the_same(gate: object) -> None:
     assert not carry.same(page(gate=gate), page(gate=gate))

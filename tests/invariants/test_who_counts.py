@@ -7,11 +7,13 @@ from collections.abc import Callable
 import pytest
 
 from approvals import errors
+from approvals.opening import excluded_people
 from approvals.states import PacketState
 from portal import people
 from portal.models import AuditEntry, Membership, User
 from portal.roles import Role
 from runs import contracts
+from runs.models import Run
 from tests.cast import contract_text
 from tests.visits import Visitor, address_of, text_of
 from tests.walk import Walk
@@ -29,7 +31,19 @@ def _switched_off(walk: Walk) -> None:
     User.objects.filter(pk=walk.cast.ada.user_id).update(is_active=False)
 
 
-@pytest.mark.parametrize("change", [_removed, _demoted, _switched_off])
+def _demoted_here_alone(walk: Walk) -> None:
+    """What somebody may do in another tenant counts for nothing here."""
+    walk.cast.member("Ada Obi", list(Role), tenant=walk.cast.globex)
+    _demoted(walk)
+
+
+def _made_a_machine(walk: Walk) -> None:
+    User.objects.filter(pk=walk.cast.ada.user_id).update(is_machine=True, owner=walk.cast.olu.user)
+
+
+@pytest.mark.parametrize(
+    "change", [_removed, _demoted, _demoted_here_alone, _switched_off, _made_a_machine]
+)
 def test_the_first_of_two_approvals_counts_only_while_its_person_may_give_it(
     walk: Walk, change: Callable[[Walk], None]
 ) -> None:
@@ -58,6 +72,48 @@ def test_what_a_machine_of_ones_own_wrote_is_ones_own(walk: Walk) -> None:
     assert contracts.may_decide(version, cast.max)
     decided = contracts.decide_version(version, approve=True, seen=version.digest, member=cast.max)
     assert not decided.self_approved
+
+
+def test_exactly_requester_author_of_the_contract_and_of_the_rule_are_excluded(walk: Walk) -> None:
+    """Each as a person: what a machine asked for, its owner asked for."""
+    cast = walk.cast
+
+    def excluded(asked: Membership, wrote: Membership, rule: Membership | None) -> list[int]:
+        run = walk.run()
+        Run.objects.filter(pk=run.pk).update(requested_by=asked.user)
+        run.version.author = wrote.user
+        run.version.save(update_fields=["author"])
+        run = Run.objects.get(pk=run.pk)
+        return excluded_people(run, rule.user if rule is not None else None)
+
+    def keys(*members: Membership) -> list[int]:
+        return sorted({each.user_id for each in members})
+
+    assert excluded(cast.olu, cast.vic, None) == keys(cast.olu, cast.vic)
+    assert excluded(cast.olu, cast.olu, cast.max) == keys(cast.olu, cast.max)
+    assert excluded(cast.vic, cast.bo, cast.aud) == keys(cast.vic, cast.bo, cast.aud)
+    assert excluded(cast.mona, cast.vic, None) == keys(cast.olu, cast.vic)
+    assert excluded(cast.vic, cast.mona, cast.mona) == keys(cast.olu, cast.vic)
+
+
+@pytest.mark.parametrize(
+    ("owner", "named"),
+    [
+        ("", []),
+        (" ADA@example.com ", ["ada"]),
+        ("bo lindqvist", ["bo"]),
+        ("Mona Machine", ["olu"]),
+        ("nobody@example.com", []),
+        ("ada", []),
+    ],
+)
+def test_the_owner_is_whoever_has_that_name_or_address(
+    walk: Walk, owner: str, named: list[str]
+) -> None:
+    run = walk.run(text=f'owner = "{owner}"\n{contract_text(verification=False)}')
+
+    expected = {walk.cast.olu.user_id} | {walk.cast.everyone[each].user_id for each in named}
+    assert excluded_people(run, None) == sorted(expected)
 
 
 @pytest.mark.parametrize("owner", ["ada@example.com", "ADA OBI"])

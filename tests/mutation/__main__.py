@@ -30,18 +30,23 @@ AREAS: dict[str, tuple[str, ...]] = {
     ),
     "exclusion": ("approvals.opening:excluded_people", "approvals.deciding:_four_eyes,_may_decide"),
     "expiry": (
-        "approvals.closing:expire_packet,close_packets_of,close_packet,overdue",
+        "approvals.closing:expire_packet,close_packets_of,close_packet",
         "approvals.deciding:still_decidable",
         "approvals.uses",
     ),
     "signatures": ("approvals.signatures", "approvals.signing"),
+    "carry": (
+        "approvals.carry:content,content_digest,same,_excluded",
+        "approvals.carried",
+        "approvals.carrying:carry_votes,settle_votes,_given,_carry",
+    ),
     "edit": ("approvals.editing", "runs.editing"),
     "undo": ("approvals.undo",),
 }
 TESTS = (
     *(
         f"tests/core/test_{each}.py"
-        for each in ("quorum", "times", "canonical", "policy", "arguments")
+        for each in ("quorum", "times", "canonical", "carry", "policy", "arguments")
     ),
     *(
         f"tests/approvals/test_{each}.py"
@@ -55,7 +60,7 @@ TESTS = (
                 "moments",
                 "passkey_decisions",
             ),
-            *("groups", "reminding"),
+            *("groups", "reminding", "carrying"),
         )
     ),
     *(f"tests/invariants/test_{each}.py" for each in ("binding", "closed", "who_counts")),
