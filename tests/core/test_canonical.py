@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import rfc8785
 from hypothesis import given
 from hypothesis import strategies as st
 
-from portal.canonical import canonical, parsed
+from portal.canonical import canonical, digest, parsed
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 JSON = st.recursive(
@@ -35,6 +36,8 @@ def test_the_fast_way_writes_what_the_standard_wants(value: Any) -> None:
     [
         {"\U0001f600": 1, "\uffff": 2},  # UTF-16 sorts the other way round than code points
         [1e21, 1e-7, 1.0, -0.0, 10.0**16],
+        {"a": 1.0},
+        {"a": {"b": [1.0]}},
         '\b\t\n\f\r\x00\x1f\x7f\u2028"\\/',
         {"b": (1, [True, None]), "a": {}},
     ],
@@ -79,3 +82,9 @@ def test_what_is_too_deep_or_too_long_is_not_read() -> None:
     for data in (b"[" * 100_000, b"[1.5," + b"[" * 100_000, b"[1" + b"0" * 5000 + b"]"):
         with pytest.raises(ValueError):  # noqa: PT011 - the message is the decoder's
             parsed(data)
+
+
+def test_a_digest_is_the_sha256_of_the_canonical_form() -> None:
+    written = b'{"a":[1,true,null],"b":"\xc3\xbc"}'
+    assert canonical({"b": "ü", "a": (1, True, None)}) == written
+    assert digest({"b": "ü", "a": (1, True, None)}) == hashlib.sha256(written).hexdigest()

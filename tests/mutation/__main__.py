@@ -116,9 +116,13 @@ class Chosen:
 
         found: list[Mutant] = []
         files: dict[str, str] = {}
+        # Lines of all of them, so that the map is of use to the next run as well.
+        every = [name for names in AREAS.values() for name in names]
+        for name in (*self._names, *every):
+            module = name.partition(":")[0]
+            files[str(importlib.import_module(module).__file__)] = module
         for name in self._names:
             module, _, only = name.partition(":")
-            files[str(importlib.import_module(module).__file__)] = module
             found += mutants(module, frozenset(only.split(",")) if only else frozenset())
         self.session = self._make(
             found,
