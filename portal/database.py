@@ -44,6 +44,8 @@ def configured(url: DatabaseUrl, *, row_scope: str, pool: int) -> dict[str, Any]
         "CONN_MAX_AGE": 0,
         "DISABLE_SERVER_SIDE_CURSORS": True,  # they do not survive a transaction pooler
         "OPTIONS": {
+            # What is asked again and again (`portal.statements`) is planned once.
+            "prepare_threshold": 2,
             **url.options,
             "options": " ".join(f"-c {name}={value}" for name, value in settings.items()),
             "pool": {"min_size": 1, "max_size": pool, "timeout": 20},

@@ -11,6 +11,8 @@ from celery import current_app
 from django.db import transaction
 from kombu.exceptions import OperationalError
 
+from portal.afterwards import afterwards
+
 logger = logging.getLogger(__name__)
 
 
@@ -62,4 +64,4 @@ def enqueue(job: Job, row_id: int) -> None:
 
 def enqueue_on_commit(job: Job, row_id: int) -> None:
     """Tell the broker once the row is really there."""
-    transaction.on_commit(lambda: enqueue(job, row_id), robust=True)
+    transaction.on_commit(lambda: afterwards(lambda: enqueue(job, row_id)), robust=True)

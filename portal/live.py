@@ -15,6 +15,8 @@ import redis
 from django.conf import settings
 from django.db import connection, transaction
 
+from portal.afterwards import afterwards
+
 logger = logging.getLogger(__name__)
 
 CHANNEL = "imprimatur:live"
@@ -81,4 +83,4 @@ class _Hints:
         self.topics = dict.fromkeys(topics)
 
     def __call__(self) -> None:
-        changed(*self.topics)
+        afterwards(lambda: changed(*self.topics))

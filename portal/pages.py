@@ -24,6 +24,8 @@ from django.http import FileResponse
 from django.http.response import HttpResponseBase
 from django.urls import set_script_prefix
 
+from portal import afterwards
+
 Scope = dict[str, Any]
 Receive = Callable[[], Awaitable[Any]]
 Send = Callable[[Any], Awaitable[None]]
@@ -51,10 +53,15 @@ class Pages(ASGIHandler):
             body = await self.read_body(receive)
         except RequestAborted:
             return
-        make = copy_context().run
-        response = await asyncio.get_running_loop().run_in_executor(
-            _threads, make, self._page, scope, body
-        )
+        loop, make = asyncio.get_running_loop(), copy_context().run
+        response, works = await loop.run_in_executor(_threads, make, self._page, scope, body)
+        try:
+            await self._answer(response, receive, send)
+        finally:
+            if works:
+                await loop.run_in_executor(_threads, make, afterwards.done, works)
+
+    async def _answer(self, response: HttpResponseBase, receive: Receive, send: Send) -> None:
         if not response.streaming:
             await self.send_response(response, send)
             return
@@ -65,8 +72,11 @@ class Pages(ASGIHandler):
             finally:
                 await sync_to_async(response.close)()
 
-    def _page(self, scope: Scope, body: IO[bytes]) -> HttpResponseBase:
-        """The response, closed unless it is still to be made while it is sent."""
+    def _page(
+        self, scope: Scope, body: IO[bytes]
+    ) -> tuple[HttpResponseBase, list[afterwards.Work]]:
+        """The response, closed unless it is still to be made while it is sent; what follows it."""
+        works = afterwards.gather()
         set_script_prefix(get_script_prefix(scope))
         signals.request_started.send(sender=type(self), scope=scope)
         request, unread = self.create_request(scope, body)
@@ -80,8 +90,7 @@ class Pages(ASGIHandler):
                 response.block_size = self.chunk_size
         if not response.streaming:
             response.close()
-        made: HttpResponseBase = response
-        return made
+        return response, works
 
     async def _stream(self, response: HttpResponseBase, receive: Receive, send: Send) -> None:
         """Send until the end, or until whoever asked has left."""

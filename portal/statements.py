@@ -13,6 +13,7 @@ from typing import Any, Generic, TypeAlias, TypeVar, cast
 
 from django.db import DEFAULT_DB_ALIAS, DatabaseError, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.backends.postgresql import base as postgresql
 from django.db.models import Expression, Field, Model, QuerySet, sql
 from django.db.models.query import ModelIterable, ValuesListIterable, get_related_populators
 from django.db.transaction import TransactionManagementError
@@ -65,6 +66,18 @@ def _database() -> BaseDatabaseWrapper:
     return connections[DEFAULT_DB_ALIAS]
 
 
+def _cursor(database: BaseDatabaseWrapper) -> Any:
+    """A cursor; on PostgreSQL one whose statements the server plans once for each connection.
+
+    Django's own writes the values into the text, so that to the server every statement is new.
+    """
+    if not isinstance(database, postgresql.DatabaseWrapper):
+        return database.cursor()
+    database.ensure_connection()
+    cursor = postgresql.ServerBindingCursor(database.connection)  # type: ignore[call-arg]
+    return database._prepare_cursor(cursor)  # type: ignore[attr-defined]
+
+
 class Query(Generic[T]):
     """Rows as the queryset would give them: models with what it selects along, or its tuples.
 
@@ -82,7 +95,7 @@ class Query(Generic[T]):
         statement, read, locks = self._ready.get(database.vendor) or self._compiled(database)
         if locks and not database.in_atomic_block:
             raise TransactionManagementError("Rows can only be locked in a transaction.")
-        with database.cursor() as cursor:
+        with _cursor(database) as cursor:
             statement.run(database, cursor, values)
             found = cursor.fetchall()
         return read(found, database) if found else []
@@ -164,7 +177,7 @@ class Change:
         """How many rows were changed."""
         database = _database()
         statement = self._ready.get(database.vendor) or self._compiled(database)
-        with database.cursor() as cursor:
+        with _cursor(database) as cursor:
             statement.run(database, cursor, values)
             return int(cursor.rowcount)
 
@@ -211,7 +224,7 @@ def insert(*rows: Model) -> None:
     values = [
         each.get_db_prep_save(each.pre_save(row, True), database) for row in rows for each in fields
     ]
-    with database.cursor() as cursor:
+    with _cursor(database) as cursor:
         cursor.execute(text, values)
 
 

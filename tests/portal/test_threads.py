@@ -10,12 +10,14 @@ from typing import Any
 import pytest
 from django.core import signals
 from django.core.asgi import get_asgi_application
-from django.db import connection
+from django.db import connection, transaction
 from django.db.backends.signals import connection_created
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.urls import path
 from django.urls.resolvers import URLPattern, URLResolver
 
+from portal import handoff
+from portal.handoff import Job, enqueue_on_commit
 from portal.pages import Site
 from portal.urls import urlpatterns as portal_urls
 
@@ -31,6 +33,13 @@ def who(request: HttpRequest) -> HttpResponse:
 
 def broken(request: HttpRequest) -> HttpResponse:
     raise ZeroDivisionError
+
+
+def hands_on(request: HttpRequest) -> HttpResponse:
+    with transaction.atomic():
+        enqueue_on_commit(Job.SWEEP_RUNS, 1)
+        enqueue_on_commit(Job.SWEEP_RUNS, 2)
+    return HttpResponse("handed on")
 
 
 async def _endless() -> AsyncIterator[bytes]:
@@ -50,6 +59,7 @@ async def _three() -> AsyncIterator[bytes]:
 urlpatterns: list[URLPattern | URLResolver] = [
     path("who/", who),
     path("broken/", broken),
+    path("hands-on/", hands_on),
     path("endless/", lambda request: StreamingHttpResponse(_endless())),
     path("three/", lambda request: StreamingHttpResponse(_three())),
     *portal_urls,
@@ -81,12 +91,16 @@ class Visit:
         return await asyncio.wait_for(self.answers.get(), 10)
 
     async def rest(self) -> str:
+        text = await self.text()
+        await self.end()
+        return text
+
+    async def text(self) -> str:
         parts, more = [], True
         while more:
             message = await self.take()
             parts.append(message.get("body", b""))
             more = message.get("more_body", False)
-        await self.end()
         return b"".join(parts).decode()
 
     async def leave(self) -> None:
@@ -184,3 +198,36 @@ def test_somebody_who_left_before_the_end_of_the_request_asked_nothing() -> None
         return one.answers.empty()
 
     assert asyncio.run(leave())
+
+
+def test_nobody_waits_until_the_broker_is_told() -> None:
+    """Nor is a hop lost because another one failed."""
+    heard, told = threading.Event(), list[int]()
+
+    def carry(job: Job, row_id: int) -> None:
+        heard.wait(10)
+        told.append(row_id)
+        if row_id == 1:
+            raise ZeroDivisionError
+
+    async def ask() -> list[int]:
+        one = Visit(Site(get_asgi_application()), "/hands-on/")
+        status, _ = await one.begin()
+        assert (status, await one.text()) == (200, "handed on")
+        before = list(told)
+        heard.set()
+        await one.end()
+        return before
+
+    with handoff.carried_by(carry):
+        assert asyncio.run(ask()) == []
+    assert told == [1, 2]
+
+
+def test_whoever_makes_no_page_tells_at_once() -> None:
+    told: list[int] = []
+    with handoff.carried_by(lambda job, row_id: told.append(row_id)):
+        with transaction.atomic():
+            enqueue_on_commit(Job.SWEEP_RUNS, 1)
+            assert told == []
+        assert told == [1]
