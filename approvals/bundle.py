@@ -276,6 +276,7 @@ def _decision_body(decision: Decision) -> dict[str, Any]:
         "comment": decision.comment,
         "self_approved": decision.self_approved,
         "at": decision.decided_at.isoformat(),
+        **({"attention": decision.attention} if decision.attention is not None else {}),
         **({"signature": decision.signature} if decision.signature is not None else {}),
         **({"carried_from": source.packet_id} if (source := decision.carried_from) else {}),
     }

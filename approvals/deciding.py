@@ -11,6 +11,7 @@ from django.db import transaction
 from django.db.models import QuerySet
 
 from approvals import (
+    attention,
     carried,
     confirm,
     egress,
@@ -59,7 +60,8 @@ class Answer:
     """What one person sends: the verdict, the digest it was made on, words, the form's token.
 
     `typed` is what the page asks to type where approving needs a second look, and `passkey` what
-    the browser returned where a passkey is asked for, as JSON.
+    the browser returned where a passkey is asked for, as JSON. `view` is what the page carried
+    since it was made, and `claims` what it says was on screen, as JSON; they decide nothing.
     """
 
     verdict: Verdict
@@ -68,6 +70,8 @@ class Answer:
     token: str = ""
     typed: str = ""
     passkey: str = ""
+    view: str = ""
+    claims: str = ""
 
 
 # What a person may send back: the agent can propose it anew. The rest is wanted as it is, or not.
@@ -157,6 +161,7 @@ def _answer(run: Run, packet: Packet, answer: Answer, present: Membership) -> No
         token=answer.token,
         signature=signature,
         self_approved=self_approved,
+        attention=attention.measured(packet, present.user, answer.view, answer.claims),
         decided_at=now,
     )
     statements.insert(vote)
@@ -201,6 +206,7 @@ def _answer(run: Run, packet: Packet, answer: Answer, present: Membership) -> No
         round=packet.round,
         self_approved=self_approved,
         **({"acknowledged": acknowledged} if acknowledged else {}),
+        **({"attention": digest(vote.attention)} if vote.attention else {}),
         **stage,
         # Who fills which stage can shift while others answer, so the last answer tells it of all.
         **(seats_of(packet) if state is PacketState.APPROVED else {}),

@@ -352,6 +352,9 @@ class Decision(models.Model):
     # then (`approvals.signatures`), so that no table and no person is needed to check it.
     signature = models.JSONField(null=True, blank=True)
     self_approved = models.BooleanField(default=False)
+    # How long the page was open, how much there was and what was shown (`approvals.attention`).
+    # Null where no page led to it.
+    attention = models.JSONField(null=True, blank=True)
     decided_at = models.DateTimeField()
 
     class Meta:

@@ -40,6 +40,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path(f"{_T}retention/holds/", retention_views.hold, name="hold"),
     path(f"{_T}retention/holds/<int:pk>/lift/", retention_views.lift, name="hold_lift"),
     path(f"{_T}queue/", views.queue, name="queue"),
+    path(f"{_T}queue/mine/", views.mine, name="mine"),
     path(f"{_T}queue/news/", views.queue_news, name="queue_news"),
     path(_PACKET, views.packet, name="packet"),
     path(f"{_PACKET}state/", views.packet_state, name="packet_state"),

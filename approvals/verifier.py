@@ -222,6 +222,9 @@ class Verifier:
         signature = body.get("signature")
         told = "" if signature is None else _digest(signature)
         self._same("decision", facts.get("signature", ""), told, "signature by a passkey")
+        kept = body.get("attention")
+        read = "" if kept is None else _digest(kept)
+        self._same("decision", facts.get("attention", ""), read, "attention")
         judged = signatures.judged(self._number, body)
         self.report.passkeys += judged.signed
         if judged.fault:

@@ -18,7 +18,8 @@ the order in which they stand:
     packet      behind the line that opened it: the page as it was shown; a test packet, which
                 could do nothing, says so (`canary`)
     decision    behind the line that tells of it; where a rule demanded a passkey, with what the
-                browser signed, the signature and the public key (`approvals.signatures`)
+                browser signed, the signature and the public key (`approvals.signatures`); with
+                how long its page was open and what the page said was on screen (`attention`)
     check       behind the line that tells of them: the receipt of one check of a candidate
     receipt     behind the line that tells of the publication: an in-toto statement, signed
     checkpoint  behind the line it speaks of: where the chain was, signed

@@ -17,11 +17,13 @@ from django.utils import timezone
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
 from approvals import (
+    attention,
     canary,
     carrying,
     confirm,
     deciding,
     editing,
+    own,
     publishing,
     queries,
     reachable,
@@ -144,6 +146,22 @@ def queue_news(request: TenantRequest) -> HttpResponse:
     return answer
 
 
+@require_GET
+@tenant_view(Permission.VIEW)
+def mine(request: TenantRequest) -> HttpResponse:
+    """A person's own decisions; for admins and auditors also what the tenant's come to."""
+    member, answers = request.membership, own.own_answers(request.membership)
+    sees_all = member.may(Permission.MANAGE) or member.may(Permission.AUDIT)
+    context = {
+        "answers": answers[: queries.PAGE],
+        "streak": attention.streak_of((each.verdict, each.attention) for each in answers),
+        "together": own.answers_together(request.tenant) if sees_all else None,
+        "people": own.TOGETHER_PEOPLE,
+        "days": own.TOGETHER_DAYS,
+    }
+    return render(request, "approvals/mine.html", context)
+
+
 # --- packets ---------------------------------------------------------------------------------
 
 TABS = {
@@ -183,6 +201,7 @@ def _state_context(
         "test_words": canary.words(packet, packet.decisions.all(), request.user.pk)
         if packet.canary is not None
         else "",
+        "own_attention": own.told_of_own(packet, request.user),
         "others_here": watching.others_here(packet, request.membership),
         "since": since,
         "news": watching.news_of(packet, request.membership, since) if since else None,
@@ -279,6 +298,7 @@ def _packet_page(
             packet, request.user, f"{request.scheme}://{request.get_host()}"
         ),
         "token": secrets.token_urlsafe(24),
+        "view": attention.kept_view(request.POST.get("view", ""), packet, request.user),
         "refusal": refusal,
         "comment": comment,
     }
@@ -364,6 +384,8 @@ def packet_decide(request: TenantRequest, public_id: uuid.UUID) -> HttpResponse:
         # The page asks for it in two places, for those with script and those without.
         typed="".join(each.strip() for each in request.POST.getlist("typed")[:2]),
         passkey=request.POST.get("passkey", ""),
+        view=request.POST.get("view", ""),
+        claims=request.POST.get("claims", ""),
     )
     try:
         settled = deciding.settle_packet(public_id, answer, member=request.membership)
@@ -382,7 +404,9 @@ def packet_decide(request: TenantRequest, public_id: uuid.UUID) -> HttpResponse:
         said, tone = "Your answer counts. More are needed.", "wait"
     else:
         said, tone = _SAID[verdict], _TONES[verdict]
-    messages.success(request, said, extra_tags=tone)
+    messages.success(
+        request, f"{said} {own.told_of_own(settled, request.user)}".strip(), extra_tags=tone
+    )
     return redirect("approvals:packet", tenant=request.tenant.slug, public_id=public_id)
 
 

@@ -120,7 +120,8 @@ def news_of(packet: Packet, member: Membership, since: Look) -> News | None:
     changes = [
         Change(_words(each.kind, each.facts), each.at)
         for each in events
-        if each.facts.get("by") != member.user.name
+        # What a test packet was stands in a notice of its own.
+        if each.facts.get("by") != member.user.name and each.kind != "packet.canary"
     ]
     # Not every end has an event of its own.
     told = any(each.kind == f"packet.{packet.state}" for each in events)

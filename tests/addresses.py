@@ -104,6 +104,7 @@ ADDRESSES: Mapping[str, Entry] = {
     "approvals:bundle_check": Entry(AUDITORS, 200, 405),
     # Packets and candidates.
     "approvals:queue": PAGE,
+    "approvals:mine": PAGE,
     "approvals:queue_news": Entry(EVERYBODY, 400, 405),  # it wants to know since when
     "approvals:packet": PAGE,
     "approvals:packet_state": PAGE,
