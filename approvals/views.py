@@ -46,7 +46,7 @@ from approvals.changes import Change, LeftOut
 from approvals.forms import SettleForm
 from approvals.models import Candidate, Packet
 from approvals.states import PacketKind, PacketState, Verdict
-from approvals.times import Times
+from approvals.times import Times, said, valid_seconds
 from portal import blobs
 from portal.access import TenantRequest, tenant_view
 from portal.asked import asked_number
@@ -276,6 +276,7 @@ def _packet_page(
         "arguments_hidden": reviewing.arguments_hidden(page["arguments"]) if asks else 0,
         "scope": scope,
         "times": Times.of_gate(page["gate"]).words,
+        "usable": said(valid_seconds(page["gate"], packet.kind)),
         "scope_words": reviewing.scope_sentence(scope, PacketKind(packet.kind)),
         "checks": reviewing.passed_of(page.get("receipts", {})),
         "whole": deciding.whole(packet),

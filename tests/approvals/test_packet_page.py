@@ -267,3 +267,16 @@ def test_what_an_agent_made_is_saved_and_never_shown(walk: Walk) -> None:
         assert answer["X-Content-Type-Options"] == "nosniff"
     assert patch.content.startswith(b"diff --git")
     assert b"Repaired the sign." in tray.content
+
+
+def test_what_the_reader_is_to_it_is_told_while_it_is_open_and_stays_true(walk: Walk) -> None:
+    packet = parked_call(walk)
+    ada = Visitor(walk.cast.ada)
+
+    def told(page: Any) -> list[str]:
+        return re.findall(r'<p id="standing"[^>]*>(.*?)</p>', text_of(page))
+
+    assert told(ada.get(address_of(packet))) == ["You count as reviewer."]
+    walk.decide(packet)  # in another tab
+    assert told(ada.get(address_of(packet, "state"), htmx=True)) == [""]
+    assert told(ada.get(address_of(packet))) == [""]
