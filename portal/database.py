@@ -42,7 +42,8 @@ def configured(url: DatabaseUrl, *, row_scope: str, pool: int) -> dict[str, Any]
         "HOST": url.host,
         "PORT": url.port,
         "CONN_MAX_AGE": 0,
-        "DISABLE_SERVER_SIDE_CURSORS": True,  # they do not survive a transaction pooler
+        # Outside a transaction one would make the server copy the whole answer first.
+        "DISABLE_SERVER_SIDE_CURSORS": True,
         "OPTIONS": {
             # What is asked again and again (`portal.statements`) is planned once.
             "prepare_threshold": 2,
