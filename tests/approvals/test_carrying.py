@@ -275,6 +275,38 @@ def test_what_the_earlier_packet_must_be(
     assert why in told
 
 
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"verdict": Verdict.DENY.value}, "it is no approval"),
+        ({"signature": {"version": 1}}, "a passkey signed the digest"),
+        ({"round": 2}, "was not superseded with it"),
+        ({"digest": "0" * 64}, "was not given on the page"),
+    ],
+)
+def test_what_the_repeated_vote_must_be(
+    walk: Walk, first: Packet, change: dict[str, Any], why: str
+) -> None:
+    third = there_and_back(walk, first)
+    given = Decision.objects.get(packet=first)
+    assert carried.why_not_carried(given, third) == ""
+    for name, value in change.items():
+        setattr(given, name, value)
+    assert why in carried.why_not_carried(given, third)
+
+
+def test_a_vote_that_was_carried_is_repeated_by_none_and_none_where_a_passkey_is_wanted(
+    walk: Walk, first: Packet
+) -> None:
+    third = there_and_back(walk, first)
+    vote = Decision.objects.get(packet=third)
+    fifth = there_and_back(walk, third)
+    assert carried.why_not_carried(vote, fifth) == "it was carried over itself"
+    given = Decision.objects.get(packet=first)
+    fifth.page = {**fifth.page, "gate": {**fifth.page["gate"], "passkey": "required"}}
+    assert "a passkey signed the digest" in carried.why_not_carried(given, fifth)
+
+
 def test_carrying_again_changes_nothing_it_should_not(walk: Walk, first: Packet) -> None:
     """A packet that took nobody's place has nothing to carry."""
     assert carry_votes(first, first.run) == []

@@ -63,6 +63,29 @@ def test_a_person_who_was_switched_off(walk: Walk) -> None:
         walk.decide(packet)
 
 
+def test_a_machine_decides_nothing_whatever_its_roles(walk: Walk) -> None:
+    packet = parked_call(walk)
+    for verdict in Verdict:
+        with pytest.raises(errors.MachineMayNotDecide):
+            walk.decide(packet, walk.cast.mona, verdict, comment="Yes.")
+    assert not Decision.objects.exists()
+
+
+def test_holding_a_publication_back_takes_either_role(walk: Walk) -> None:
+    for role in (Role.REVIEWER, Role.PUBLISHER):
+        packet = walk.to_review(name=f"for-a-{role}")
+        person = walk.cast.member(f"{role} Person".title(), [role])
+        assert walk.decide(packet, person, Verdict.DENY).state == PacketState.DENIED
+
+
+def test_a_question_is_answered_by_approving_it(walk: Walk) -> None:
+    question = call("q", "ask_person", question="Which?", choices=["a", "b"])
+    asked = walk.to_call([[question], REPAIR[-1]], ask=True)
+    with pytest.raises(errors.NeedsWords):
+        walk.decide(asked)
+    assert walk.decide(asked, comment="a").state == PacketState.APPROVED
+
+
 def test_a_packet_that_never_was(walk: Walk) -> None:
     with pytest.raises(NotFound):
         settle_packet(uuid.uuid4(), Answer(Verdict.APPROVE, "0" * 64), member=walk.cast.ada)

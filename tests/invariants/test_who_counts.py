@@ -8,7 +8,7 @@ import pytest
 
 from approvals import errors
 from approvals.opening import excluded_people
-from approvals.states import PacketState
+from approvals.states import PacketState, Verdict
 from portal import people
 from portal.models import AuditEntry, Membership, User
 from portal.roles import Role
@@ -16,7 +16,7 @@ from runs import contracts
 from runs.models import Run
 from tests.cast import contract_text
 from tests.visits import Visitor, address_of, text_of
-from tests.walk import Walk
+from tests.walk import Walk, parked_call
 
 
 def _removed(walk: Walk) -> None:
@@ -124,6 +124,34 @@ def test_the_owner_a_contract_names_does_not_approve_for_its_agent(walk: Walk, o
     with pytest.raises(errors.OwnRequest):
         walk.decide(packet, walk.cast.ada)
     assert walk.decide(packet, walk.cast.bo).state == PacketState.APPROVED
+
+
+def test_whoever_may_not_approve_may_still_hold_back(walk: Walk) -> None:
+    text = f'owner = "ada@example.com"\n{contract_text(verification=False)}'
+    packet = walk.to_review(text=text)
+    assert walk.decide(packet, walk.cast.ada, Verdict.DENY).state == PacketState.DENIED
+
+
+def test_only_what_is_ones_own_is_labelled_as_self_approved(walk: Walk) -> None:
+    """And only a tenant that was declared to have one person lets it through at all."""
+    cast = walk.cast
+    Membership.objects.filter(pk=cast.olu.pk).update(roles=[Role.OPERATOR, Role.REVIEWER])
+    olu = walk.fresh(cast.olu)
+
+    def labelled(member: Membership, verdict: Verdict = Verdict.APPROVE) -> tuple[bool, bool]:
+        packet = walk.decide(parked_call(walk), member, verdict)
+        (decision,) = packet.decisions.all()
+        return decision.self_approved, walk.fresh(packet).self_approved
+
+    assert labelled(cast.ada) == (False, False)
+    with pytest.raises(errors.OwnRequest):
+        labelled(olu)
+    assert labelled(olu, Verdict.DENY) == (False, False)
+    cast.acme.one_person = True
+    cast.acme.save(update_fields=["one_person"])
+    assert labelled(olu) == (True, True)
+    assert labelled(olu, Verdict.DENY) == (False, False)
+    assert labelled(cast.ada) == (False, False)
 
 
 def test_a_second_person_ends_the_tenant_of_one(walk: Walk) -> None:
