@@ -432,10 +432,7 @@ def _acknowledged(packet: Packet, answer: Answer) -> int:
     """How many findings the person says they saw. Raises `NeedsTyped` if they do not say so."""
     word, findings = confirm.typed_word(packet), len(confirm.to_acknowledge(packet))
     if word and answer.typed.strip() != word:
-        if packet.page.get("denied_before"):
-            why = "This was asked before and denied."
-        else:
-            why = f"Checks left {findings} finding{'s' if findings > 1 else ''} to acknowledge."
+        why = confirm.why_typed(packet)
         raise errors.NeedsTyped(why=why, word=word)
     return findings
 

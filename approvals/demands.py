@@ -18,7 +18,8 @@ from approvals.times import NO_TIMES, Times, seconds
 from portal.roles import GRANTS, Permission
 
 MOST_PEOPLE = 10
-ANNOTATIONS = ("needs", "role", "stages", "escalate", "hold", "passkey", *times.ANNOTATIONS)
+ANNOTATIONS = ("needs", "role", "stages", "escalate", "hold", "passkey", *times.ANNOTATIONS, "risk")
+RISKS = ("low", "normal", "high")
 LONGEST_HOLD = 7 * 86400
 _COUNT = re.compile(r"\d{1,9}")
 _DECIDING = {Permission.DECIDE, Permission.PUBLISH, Permission.MANAGE}
@@ -107,6 +108,7 @@ class Demands:
 
     For `hold` seconds after the last approval nothing happens yet, and it can be undone.
     With `passkey` every one of them signs the packet's digest with a passkey of their own.
+    Several of low `risk` may be decided at once; of high risk the target's name is typed.
     """
 
     people: int = 1
@@ -114,6 +116,7 @@ class Demands:
     stages: tuple[Stage, ...] = ()
     hold: int = 0
     passkey: bool = False
+    risk: str = "normal"
     times: Times = NO_TIMES
 
     def sealed(self, groups: Groups) -> dict[str, Any]:
@@ -125,6 +128,8 @@ class Demands:
             gate["hold_seconds"] = self.hold
         if self.passkey:
             gate["passkey"] = "required"
+        if self.risk != "normal":
+            gate["risk"] = self.risk
         return gate | self.times.sealed()
 
     @property
@@ -150,6 +155,12 @@ class Demands:
 def hold_of(gate: Mapping[str, Any]) -> int:
     """The hold that a packet's gate has, in seconds."""
     return int(gate.get("hold_seconds", 0))
+
+
+def risk_of(gate: Mapping[str, Any]) -> str:
+    """The risk that a packet's gate has; what is none of ours counts as high."""
+    risk = gate.get("risk", "normal")
+    return str(risk) if risk in RISKS else "high"
 
 
 def stages_in(sealed: Iterable[Mapping[str, Any]]) -> frozenset[Stage]:
@@ -207,12 +218,13 @@ def read(notes: Notes) -> Demands:
         )
         for stage in stages
     )
-    return joined([needed, Demands(stages=standing_in)])
+    whole = joined([needed, Demands(stages=standing_in)])
+    return replace(whole, risk=notes.get("risk") or "normal")
 
 
 def joined(several: Iterable[Demands], *, least: int = 1) -> Demands:
     """What all of these demand together: the most people, `least` at least, every role, the
-    longest hold, and the shortest times.
+    longest hold, the shortest times, and the highest risk: it is low where every one says so.
 
     All stages hold, in the order of the rules; of one group or role the most people that one of
     them wants, and only whoever each of them lets stand in may do so.
@@ -229,6 +241,7 @@ def joined(several: Iterable[Demands], *, least: int = 1) -> Demands:
         stages=tuple(stages.values()),
         hold=max([0, *(each.hold for each in every)]),
         passkey=any(each.passkey for each in every),
+        risk=max((each.risk for each in every), key=RISKS.index, default="normal"),
         times=times.joined(each.times for each in every),
     )
 
@@ -326,6 +339,9 @@ def faults(notes: Notes, *, asks: bool) -> list[tuple[str, str, str]]:
     if "passkey" in notes and notes["passkey"] != "required":
         reason = f'@passkey("{notes["passkey"] or ""}") demands nothing.'
         found.append(("passkey", reason, 'Write @passkey("required"), or leave it out.'))
+    if "risk" in notes and notes["risk"] not in ("low", "high"):
+        reason = f'@risk("{notes["risk"] or ""}") is no risk.'
+        found.append(("risk", reason, 'Write @risk("low") or @risk("high"), or leave it out.'))
     given = [name for name in ANNOTATIONS if notes.get(name) is not None]
     if given and not asks:
         found.append(

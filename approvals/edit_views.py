@@ -21,6 +21,7 @@ from portal.access import TenantRequest, tenant_view
 from portal.errors import NotFound, Refusal
 from portal.roles import Permission
 from runs import editing, lifecycle
+from runs.models import ToolCall
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -63,11 +64,11 @@ def packet_edit(request: TenantRequest, public_id: uuid.UUID) -> HttpResponse:
 
 def _changes(packet: Packet, text: str) -> list[editing.Changed]:
     """What the text would change, read as the edit itself reads it."""
-    if packet.call is None:
-        return []
-    contract = lifecycle.contract_of(packet.run)
-    arguments = editing.read_edited(contract, packet.call, text)
-    return editing.changed(packet.page["arguments"], arguments)
+    page = packet.page
+    # From the page, which says the same of every call, whether its row is still this packet's.
+    call = ToolCall(kind=page["tool_kind"], tool=page["tool"], arguments=page["arguments"])
+    arguments = editing.read_edited(lifecycle.contract_of(packet.run), call, text)
+    return editing.changed(page["arguments"], arguments)
 
 
 def _form(

@@ -21,6 +21,8 @@ decide can undo it (`s`, `m`, `h`, `d`; up to 7 days) |
 places too after so long without a decision |
 | `@expires("2027-01-31")` | on a `permit` that allows without a person: from the beginning of \
 that day, UTC, it permits nothing |
+| `@risk("low")` | on the same: several packets may be decided at once where all rules that spoke \
+say so; `@risk("high")`: approving wants the target's name typed, or a passkey |
 
 What all rules that spoke demand holds together: the most people, every role, every stage, and of \
 one group or role the most people that one of them wants; the longest hold, the shortest times; a \

@@ -257,6 +257,15 @@ def _marks(
         marks.append(("undo-2", "approved, can still be undone", "wait"))
     if blocked:
         marks.append(("ban", "cannot be approved", "danger"))
+    if risk := heading.get("risk"):
+        grave = risk != "low"
+        marks.append(
+            (
+                "triangle-alert" if grave else "circle-check",
+                f"{risk} risk",
+                "danger" if grave else "",
+            )
+        )
     checks = heading["checks"]
     if checks:
         outcomes = list(checks.values())

@@ -29,6 +29,7 @@ def heading(page: Mapping[str, Any]) -> dict[str, Any]:
         "checks": {name: each["outcome"] for name, each in page.get("receipts", {}).items()},
         "scopes_added": sum(each["change"] == "added" for each in page.get("scope", ())),
         "egress": page["egress"]["change"],
+        **({"risk": page["gate"]["risk"]} if "risk" in page["gate"] else {}),
         # Who must approve, where that is more than one person of any kind.
         **({"gate": gate} if (gate := _gate_in_short(page["gate"])) else {}),
         # How soon it must be carried out, where a rule says so.

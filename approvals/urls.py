@@ -5,6 +5,7 @@ from __future__ import annotations
 from django.urls import URLPattern, URLResolver, path
 
 from approvals import (
+    bulk_views,
     bundle_views,
     canary_views,
     deletion_views,
@@ -41,6 +42,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path(f"{_T}retention/holds/<int:pk>/lift/", retention_views.lift, name="hold_lift"),
     path(f"{_T}queue/", views.queue, name="queue"),
     path(f"{_T}queue/mine/", views.mine, name="mine"),
+    path(f"{_T}queue/together/", bulk_views.queue_bulk, name="queue_bulk"),
     path(f"{_T}queue/news/", views.queue_news, name="queue_news"),
     path(_PACKET, views.packet, name="packet"),
     path(f"{_PACKET}state/", views.packet_state, name="packet_state"),

@@ -293,7 +293,8 @@ def _packet_page(
         "edits": reviewing.edits_of(page),
         "void_votes": carrying.void_votes(packet),
         "asks_first": reviewing.asks_first(packet),
-        "typed": confirm.typed_word(packet),
+        "typed": (typed := confirm.typed_word(packet)),
+        "why_typed": confirm.why_typed(packet) if typed else "",
         "acknowledge": confirm.to_acknowledge(packet),
         "passkey": signing.readiness(
             packet, request.user, f"{request.scheme}://{request.get_host()}"

@@ -113,6 +113,7 @@ ADDRESSES: Mapping[str, Entry] = {
     "approvals:packet_undo": Entry(EVERYBODY, 405, 409),
     "approvals:packet_withdraw": Entry(EVERYBODY, 405, 409),
     "approvals:packet_passkey": Entry(EVERYBODY, 405, 400),  # it wants to know which digest
+    "approvals:queue_bulk": Entry(EVERYBODY, 200, 400),  # no answer was meant
     "approvals:packet_edit": Entry(PUBLISHERS, 400, 400),  # that one is a publication
     "approvals:packet_print": PAGE,
     "approvals:packet_page": PAGE,

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from django import template
 
 from approvals import reviewing
-from approvals.models import Candidate
+from approvals.models import Candidate, Packet
 from approvals.policy import Rule
 
 register = template.Library()
@@ -24,6 +25,17 @@ def check_words(name: str) -> str:
 def of_all(pair: tuple[int, int]) -> str:
     """`6 of 7`."""
     return f"{pair[0]} of {pair[1]}"
+
+
+@register.filter
+def bulk_arguments(packet: Packet) -> list[reviewing.Argument]:
+    """The arguments of a packet that is looked at among others; long ones are cut and counted."""
+    return [
+        replace(each, text=f"{each.text[:200]}… ({len(each.text):,} characters in all)")
+        if len(each.text) > 200
+        else each
+        for each in reviewing.arguments_of(packet.page["arguments"])
+    ]
 
 
 @register.filter

@@ -37,7 +37,8 @@ def _lasting(row: Row, address: str) -> tuple[str, str]:
     return (
         f'<li class="row" id="packet-{row.public_id}" data-row="{row.public_id}">'
         f'<input type="hidden" name="row" value="{row.public_id}">'
-        f'<label class="row-pick"><input type="checkbox" autocomplete="off">'
+        f'<label class="row-pick"><input type="checkbox" autocomplete="off" form="together" '
+        f'name="pick" value="{row.public_id}">'
         f'<span class="vh">Select packet {row.number}</span></label>',
         f'<div class="row-body"><div class="row-text"><p class="row-effect">'
         f'<a class="row-link" href="{href}">{effect_words(row.effect, row.emphasis)}</a></p>'

@@ -275,3 +275,34 @@ def test_BUG35_an_approval_ends_with_its_candidate_everywhere(walk: Walk) -> Non
     assert walk.fresh(second).state == PacketState.OPEN  # hers alone, not hers of before
     walk.decide(second, dee)
     assert walk.fresh(second).state == PacketState.APPROVED
+
+
+@pytest.mark.both_databases
+def test_A16_an_edit_is_a_new_packet_and_the_old_one_cannot_be_approved(walk: Walk) -> None:
+    """Nobody approves with edits: the editor is recorded, and others decide on a new digest."""
+    packet = walk.to_call()
+    bo, ada = Visitor(walk.cast.bo), Visitor(walk.cast.ada)
+    form = {"seen": packet.digest, "text": '{"title": "Another title"}', "do": "edit"}
+    sent = bo.client.post(address_of(packet, "edit"), form)
+    second = Packet.objects.get(supersedes=packet)
+    assert sent["Location"] == address_of(second)
+    assert second.digest != packet.digest
+
+    late = ada.decide(packet)
+    assert late.status_code == 409
+    assert f"Read packet {second.number}" in text_of(late)
+    assert ada.decide(second, seen=packet.digest).status_code == 409
+    assert bo.decide(second).status_code == 403
+    assert not Decision.objects.exists()
+    assert walk.fresh(packet).state == PacketState.SUPERSEDED
+    entry = AuditEntry.objects.get(action="packet.edited")
+    assert (entry.actor_id, entry.facts["digest"], entry.facts["became"]) == (
+        walk.cast.bo.user_id,
+        packet.digest,
+        second.digest,
+    )
+    assert second.page["edited"]["by"] == walk.cast.bo.user.name
+
+    assert ada.decide(second).status_code == 302
+    walk.drain()
+    assert [each.body for each in walk.tracker.requests] == [b'{"title": "Another title"}']

@@ -92,6 +92,12 @@
       tick.click();
       return true;
     },
+    b: () => {
+      const button = document.querySelector("[data-bulk]:not([hidden]) [data-together]");
+      if (!button) return false;
+      button.click();
+      return true;
+    },
     a: approve,
     r: () => write("changes"),
     d: () => write("deny"),
