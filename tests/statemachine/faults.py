@@ -12,8 +12,20 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from approvals import closing, counting, deciding, effects, judge, opening, publishing, uses
+from approvals import (
+    closing,
+    counting,
+    deciding,
+    effects,
+    judge,
+    opening,
+    publishing,
+    undo,
+    uses,
+    withdraw,
+)
 from approvals.models import Decision, Packet
+from approvals.quorum import Quorum
 from approvals.states import PacketState, Verdict
 from portal import audit
 from portal.models import Membership
@@ -181,6 +193,62 @@ def a_packet_is_not_looked_at_where_its_call_begins(patch: pytest.MonkeyPatch) -
     patch.setattr(judge.TenantJudge, "use_up", lambda self, call: None)
 
 
+def a_hold_is_no_hold(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(deciding, "hold_of", lambda gate: 0)
+
+
+def an_undone_vote_still_counts(patch: pytest.MonkeyPatch) -> None:
+    def new_round(packet: Packet) -> None:
+        packet.held_until = None
+        packet.save(update_fields=["held_until"])
+
+    patch.setattr(undo, "_new_round", new_round)
+
+
+def whoever_left_still_counts_after_a_hold(patch: pytest.MonkeyPatch) -> None:
+    people = Quorum()
+    patch.setattr(undo, "quorum_of", lambda packet: replace(people, people=0))
+
+
+def policy_is_not_asked_after_a_hold(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(undo, "demand_allowed", lambda packet, run: None)
+
+
+def an_old_page_undoes(patch: pytest.MonkeyPatch) -> None:
+    real = deciding.locked_packet
+
+    def locked(public_id: Any, member: Membership) -> Any:
+        run, packet = real(public_id, member)
+        packet.round -= 1
+        return run, packet
+
+    patch.setattr(undo, "locked_packet", locked)
+
+
+def anybody_withdraws(patch: pytest.MonkeyPatch) -> None:
+    real = deciding.locked_packet
+
+    def locked(public_id: Any, member: Membership) -> Any:
+        run, packet = real(public_id, member)
+        packet.requested_by_id = member.user_id
+        return run, packet
+
+    patch.setattr(withdraw, "locked_packet", locked)
+
+
+def a_withdrawn_call_is_called_denied(patch: pytest.MonkeyPatch) -> None:
+    real = withdraw._carry_out
+    patch.setattr(withdraw, "_carry_out", lambda packet, run, words: real(packet, run, "Denied."))
+
+
+def a_person_fills_every_stage(patch: pytest.MonkeyPatch) -> None:
+    _quorum_with(patch, stages=(), people=1)
+
+
+def whoever_is_in_no_group_may_answer(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(deciding, "_counts", lambda packet, member: None)
+
+
 FAULTS: Mapping[Fault, tuple[str, int]] = {
     nobody_is_excluded: ("whoever asked", 6),
     the_requester_may_approve: ("whoever asked", 6),
@@ -206,6 +274,15 @@ FAULTS: Mapping[Fault, tuple[str, int]] = {
     anybody_of_any_tenant_decides: ("who may not", 6),
     a_decision_is_not_logged: ("a question is answered", 14),
     a_changed_policy_is_not_noticed: ("the rules change before it leaves", 1),
+    a_hold_is_no_hold: ("a hold is over", 5),
+    an_undone_vote_still_counts: ("a hold is undone", 6),
+    whoever_left_still_counts_after_a_hold: ("the one who approved leaves in the hold", 5),
+    policy_is_not_asked_after_a_hold: ("the rules forbid it in the hold", 5),
+    an_old_page_undoes: ("a hold is undone", 6),
+    anybody_withdraws: ("a call is withdrawn", 6),
+    a_withdrawn_call_is_called_denied: ("a call is withdrawn", 5),
+    a_person_fills_every_stage: ("one of each group", 6),
+    whoever_is_in_no_group_may_answer: ("one of each group", 6),
     a_packet_is_not_looked_at_where_its_call_begins: ("a question is answered", 1),
 }
 """Each fault with a path that meets it, and the law that it breaks there first."""

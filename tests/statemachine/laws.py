@@ -40,7 +40,7 @@ STANDS = {
     "changes_requested": {"changes_requested"},
     "expired": {"expired", "cancelled"},
     "cancelled": {"cancelled"},
-    "withdrawn": {"cancelled"},
+    "withdrawn": {"cancelled", "withdrawn"},
 }
 ACTED = ("done", "failed")
 BEGUN = ("acting", "unknown", *ACTED)
@@ -103,14 +103,17 @@ def _met(world: State, packet: Packet, run: Run) -> Asked:
     rules, author = world.versions[packet.page["policy"]["version"]]
     tool = {"egress": "network", "publication": "publish"}.get(packet.kind, packet.page["tool"])
     users = {member.user_id: name for name, member in world.members.items()}
+    asker = users[run.requested_by_id]
     barred = {users[run.requested_by_id], "olu", *([author] if author else [])}
     if packet.egress is not None and packet.egress.asked_by_id:
-        barred.add(users[packet.egress.asked_by_id])
+        asker = users[packet.egress.asked_by_id]
+        barred.add(asker)
     return Asked(
         kind=packet.kind,
         tool=tool,
         run=packet.run_id,
         digest=_digest(packet.page),
+        asker=asker,
         wants=RULES[rules].wants(tool),
         barred=frozenset(world.people[name].key for name in barred),
         expires=world.now + EXPIRES,
@@ -249,13 +252,18 @@ def law_5_it_fails_closed(step: Step) -> None:
             continue
         hold(5, was in ("", "open"), f"{name} was {was} and is something else")
         if packet.state == "approved":
-            hold(5, step.event == "vote: approve", f"{name} was approved by {step.event}")
-            hold(5, world.now < asked.expires, f"{name} was approved after its time")
+            if asked.wants.hold:
+                hold(5, key in world.released, f"{name} was approved by {step.event} in its hold")
+            else:
+                hold(5, step.event == "vote: approve", f"{name} was approved by {step.event}")
+                hold(5, world.now < asked.expires, f"{name} was approved after its time")
         elif packet.state == "expired":
             hold(5, world.now >= asked.expires, f"{name} expired before its time")
+            hold(5, asked.held_until is None, f"{name} expired while it was held")
         elif packet.state in ("cancelled", "withdrawn"):
             ended = run.status == "cancelled" if packet.state == "cancelled" else True
-            over = run.status in ENDED or packet.kind == "egress"
+            asked_for = step.event == "withdraw"
+            over = run.status in ENDED or packet.kind == "egress" or asked_for
             hold(5, ended and over, f"{name} was closed, and its run is {run.status}")
         elif packet.state != "open":
             answer = {"denied": "deny"}.get(packet.state, "request_changes")
@@ -283,6 +291,9 @@ def must_hear(step: Step, heard: Heard) -> str:
     if packet.state in ("denied", "changes_requested") and last is not None:
         word = "Denied" if packet.state == "denied" else "Changes requested"
         return f"{word} by {world.members[last.name].user.name}: Not like this."
+    if packet.state == "withdrawn":
+        name = world.members[asked.asker].user.name
+        return f"Withdrawn by {name}, who asked for it: Not any more."
     if packet.state == "expired":
         return "Expired: nobody decided in time. This is not a denial"
     if packet.state != "approved":
@@ -309,15 +320,21 @@ def law_6_nobody_approves_their_own(step: Step) -> None:
         asked, name = world.asked[key], _named(packet)
         hold(6, set(packet.excluded) == asked.barred, f"{name} does not bar the right people")
         hold(6, not packet.self_approved, f"{name} is labelled self-approved, and no one is alone")
-        hold(6, packet.needed == asked.wants.people, f"{name} needs {packet.needed} people")
-        given = [(each.name, each.verdict, each.digest) for each in asked.votes]
+        hold(6, packet.needed == asked.wants.least, f"{name} needs {packet.needed} people")
+        votes = [*asked.void, *asked.votes]
+        given = [(each.name, each.verdict, each.digest) for each in votes]
+        hold(6, packet.round == asked.round, f"{name} is in round {packet.round} of votes")
+        if packet.state == "open":
+            hold(6, packet.held_until == asked.held_until, f"{name} is held {packet.held_until}")
+        else:
+            hold(6, key not in world.released or packet.state == "approved", f"{name} was released")
         hold(6, stored.get(key, []) == given, f"{name} has other answers than were given")
         old = step.before.packets.get(key)
         if old is not None and old.state == "open" and step.event == "vote: approve":
             enough, new = asked.enough(world.people), len(given) > world.votes_before.get(key, 0)
             if packet.state == "approved":
                 hold(6, enough, f"{name} was approved by {sorted(asked.counted(world.people))}")
-            elif new:
+            elif new and not asked.wants.hold:
                 hold(6, not enough, f"{name} has all its approvals and stays {packet.state}")
 
 
@@ -347,7 +364,9 @@ def law_14_evidence_is_chained(step: Step) -> None:
         )
     )
     given = Counter(
-        f"packet.{words[vote.verdict]}" for asked in world.asked.values() for vote in asked.votes
+        f"packet.{words[vote.verdict]}"
+        for asked in world.asked.values()
+        for vote in (*asked.void, *asked.votes)
     )
     hold(14, told == given, f"the audit log tells of {told}, given were {given}")
 

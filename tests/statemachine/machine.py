@@ -15,7 +15,7 @@ from tests.statemachine.ground import CallFate, Ground, PushFate
 from tests.statemachine.laws import Rows, Step
 from tests.statemachine.paths import Event
 from tests.statemachine.reference import ANSWERS, APPROVE, ENDED, hold
-from tests.statemachine.state import MOST_RUNS, RULES
+from tests.statemachine.state import MOST_RUNS, RULES, VOTERS
 from tests.statemachine.table import EDGES, Move
 from tests.statemachine.world import World
 
@@ -31,7 +31,10 @@ class Player:
         """One event, and the laws."""
         world = self.world
         before, heard = self.rows, len(world.heard)
-        world.votes_before = {key: len(asked.votes) for key, asked in world.asked.items()}
+        world.votes_before = {
+            key: len(asked.void) + len(asked.votes) for key, asked in world.asked.items()
+        }
+        world.released.clear()
         world.acts_before = world.ground.forge.acts.copy()
         world.struck = False
         getattr(world, event)(*given, **named)
@@ -189,7 +192,7 @@ class Sequence(RuleBasedStateMachine):
 
     @rule(
         span=st.sampled_from(
-            ("a moment", "a moment", "a lease", "a lease", "a lease", "an approval")
+            ("a moment", "a moment", "a lease", "a lease", "a hold", "an approval")
         )
     )
     def time(self, span: str) -> None:
@@ -231,6 +234,19 @@ class Sequence(RuleBasedStateMachine):
         """A wrong or stale digest, an outsider, a machine, a form sent twice, a settled packet."""
         among = settled or not self.world.packets("open")
         self.play("vote", packet, voter, verdict, seen=seen, token=token, settled=among)
+
+    @precondition(lambda self: self.world.packets("open"))
+    @rule(packet=NUMBER, voter=NUMBER, late=MOSTLY)
+    def undo(self, packet: int, voter: int, late: bool) -> None:
+        self.play("undo", packet, voter, late=not late)
+
+    @precondition(lambda self: self.world.packets("open"))
+    @rule(packet=NUMBER, asker=st.booleans(), person=NUMBER)
+    def withdraw(self, packet: int, asker: bool, person: int) -> None:
+        """Whoever asked, or anybody."""
+        number = self.world.number_of_open(packet)
+        name = self.world.asked[self.world.packets()[number].pk].asker
+        self.play("withdraw", number, VOTERS.index(name) if asker else person)
 
     @rule(event=st.sampled_from(("change_roles", "leave", "switch")), who=NUMBER, roles=NUMBER)
     def people_change(self, event: str, who: int, roles: int) -> None:

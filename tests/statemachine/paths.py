@@ -40,7 +40,7 @@ def policy(rules: str, author: int = MAX_WRITES) -> Event:
 
 
 START, CARRY, SWEEP, DIE = ("start", 0), ("carry",), ("sweep",), ("die", 0)
-MOMENT, LEASE = ("wait", "a moment"), ("wait", "a lease")
+MOMENT, LEASE, HOLD = (("wait", f"a {span}") for span in ("moment", "lease", "hold"))
 APPROVAL, PACKET = ("wait", "an approval"), ("wait", "a packet")
 ONE_CALL = (START, ("ask", 0, PLAIN), CARRY)
 APPROVED = (*ONE_CALL, vote(0, ADA))
@@ -157,6 +157,42 @@ PATHS: Mapping[str, Sequence[Event]] = {
     "a publisher dies after the act": (*INTENDED, publish("dies after"), *TAKEN_OVER),
     "a person gives a publication up": (
         *(*INTENDED, publish("dies before"), *TAKEN_OVER, look("give up")),
+    ),
+    # Holds, undone and over; questions that are taken back
+    "a hold is over": (policy("held"), *APPROVED, MOMENT, SWEEP, HOLD, SWEEP, work()),
+    "a hold is undone": (
+        *(policy("held"), *APPROVED, vote(0, BO), ("undo", 0, OLU), ("undo", 0, BO)),
+        *(HOLD, SWEEP, ("undo", 0, BO), vote(0, ADA), ("undo", 0, BO, {"late": True})),
+        *(HOLD, SWEEP, work()),
+    ),
+    "the one who approved leaves in the hold": (
+        *(policy("held"), *APPROVED, ("leave", 0), HOLD, SWEEP, vote(0, BO), HOLD, SWEEP),
+    ),
+    "the rules forbid it in the hold": (
+        *(policy("held"), *APPROVED, policy("shut"), HOLD, SWEEP, vote(0, BO)),
+    ),
+    "a packet is held past its time": (
+        *(policy("held"), *ONE_CALL, *(("wait", "a hold"),) * 5, vote(0, ADA), HOLD, MOMENT),
+        *(SWEEP, work()),
+    ),
+    "a run is stopped in the hold": (policy("held"), *APPROVED, ("cancel", 0), HOLD, SWEEP),
+    "a rule for the network is held": (policy("held"), *NETWORK, vote(0, ADA), HOLD, SWEEP),
+    "a publication is held": (policy("held"), *INTENDED, HOLD, SWEEP, publish()),
+    "a call is withdrawn": (*ONE_CALL, ("withdraw", 0, ADA), ("withdraw", 0, OLU), work()),
+    "a call is withdrawn in the hold": (policy("held"), *APPROVED, ("withdraw", 0, OLU), work()),
+    "a question is withdrawn": (*QUESTIONED, ("withdraw", 0, OLU), vote(0, ADA), work()),
+    "a rule for the network is withdrawn": (*NETWORK, ("withdraw", 0, OLU), vote(0, ADA)),
+    "a publication is withdrawn": (*REVIEW, ("withdraw", 0, OLU), vote(0, ADA)),
+    # Stages
+    "one of each group": (
+        *(policy("staged"), *ONE_CALL, vote(0, CY), vote(0, BO), vote(0, UNA), work()),
+    ),
+    "somebody moves to another stage": (
+        *(policy("staged"), *ONE_CALL, vote(0, BO), vote(0, ADA), work()),
+    ),
+    "a member of a group leaves": (
+        *(policy("staged"), *ONE_CALL, vote(0, ADA), ("leave", 0), ("leave", 0), vote(0, UNA)),
+        *(vote(0, BO), work()),
     ),
     # People
     "two are needed": (

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from itertools import permutations
 
 APPROVE, DENY, CHANGES = "approve", "deny", "request_changes"
 ANSWERS = (APPROVE, DENY, CHANGES)
@@ -33,10 +34,18 @@ def hold(law: int, holds: object, what: str) -> None:
 
 @dataclass(frozen=True)
 class Wants:
-    """What one rule set demands of people: how many, and a role among them."""
+    """What one rule set demands: how many people, a role among them, one of each of these groups,
+    and how long nothing happens after the last of them approved."""
 
     people: int = 1
     role: str = ""
+    groups: tuple[str, ...] = ()
+    hold: timedelta = timedelta(0)
+
+    @property
+    def least(self) -> int:
+        """How many people it takes at least: another one for each group."""
+        return max(self.people, len(self.groups))
 
 
 @dataclass(frozen=True)
@@ -58,6 +67,7 @@ class Person:
     name: str
     key: int
     roles: set[str]
+    groups: set[str] = field(default_factory=set)
     machine: bool = False
     inside: bool = True  # belongs to the tenant
     active: bool = True
@@ -85,13 +95,34 @@ class Asked:
     tool: str
     run: int
     digest: str
+    asker: str
     wants: Wants
     barred: frozenset[int]
     expires: datetime
     valid_seconds: int
     rules: str
     votes: list[Vote] = field(default_factory=list)
+    # Those given before an approval was undone: they are void.
+    void: list[Vote] = field(default_factory=list)
+    undone: int = 0
+    held_until: datetime | None = None
     approved_at: datetime | None = None
+
+    @property
+    def round(self) -> int:
+        """Which round of votes this is."""
+        return 1 + self.undone
+
+    def hold_from(self, now: datetime, people: Mapping[str, Person]) -> None:
+        """Begin the hold, if there is one and enough people approved by now."""
+        if self.wants.hold and self.enough(people):
+            self.held_until = now + self.wants.hold
+
+    def undo(self) -> None:
+        """Everybody is asked anew."""
+        self.void += self.votes
+        self.votes, self.held_until = [], None
+        self.undone += 1
 
     def vote_of(self, name: str) -> Vote | None:
         return next((each for each in self.votes if each.name == name), None)
@@ -117,8 +148,19 @@ class Asked:
         return found
 
     def enough(self, people: Mapping[str, Person]) -> bool:
-        """Whether those who count are as many, and hold the role, that the rule demands."""
+        """Whether those who count are as many, and hold the role, that the rule demands.
+
+        For the groups somebody must be found who is another person for each.
+        """
         counted = self.counted(people)
+        if self.wants.groups and not any(
+            all(
+                group in person.groups
+                for group, person in zip(self.wants.groups, each, strict=True)
+            )
+            for each in permutations(counted.values(), len(self.wants.groups))
+        ):
+            return False
         held = {role for person in counted.values() for role in person.roles}
         return len(counted) >= self.wants.people and (
             not self.wants.role or self.wants.role in held
@@ -171,6 +213,8 @@ def objections(
         why.add("approvals.run_over")
     if now >= asked.expires:
         why.add("approvals.packet_expired")
+    if asked.held_until is not None:
+        why.add("approvals.packet_held")
     if answer.seen != asked.digest:
         why.add("approvals.packet_changed")
     if answer.verdict == APPROVE:
@@ -178,6 +222,36 @@ def objections(
             why.add("approvals.own_request")
         if asked.tool in rules.denies:
             why.add("approvals.policy_now_denies")
+        if asked.wants.groups and not person.groups & set(asked.wants.groups):
+            why.add("approvals.counts_for_nothing")
+    return why
+
+
+def objections_to_undo(asked: Asked, person: Person, *, seen: int) -> set[str]:
+    """The same for taking an approval back, of which the page showed this round."""
+    why = set()
+    if not person.there:
+        why.add("portal.not_found")
+    if person.machine:
+        why.add("approvals.machine_may_not_decide")
+    if not asked.allowed(person, DENY):
+        why.add("portal.not_allowed")
+    if asked.held_until is None or seen != asked.round:
+        why.add("approvals.nothing_held")
+    return why
+
+
+def objections_to_withdrawal(asked: Asked, person: Person, *, state: str, run: str) -> set[str]:
+    """The same for taking the question back."""
+    why = set()
+    if not person.there:
+        why.add("portal.not_found")
+    if person.name != asked.asker:
+        why.add("approvals.not_yours")
+    if state != "open":
+        why.add("approvals.already_settled")
+    if run in ENDED:
+        why.add("approvals.run_over")
     return why
 
 

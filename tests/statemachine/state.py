@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
+from approvals import groups
 from approvals.models import Packet, Publication
 from approvals.policy_text import DEFAULT_POLICY
 from portal.errors import Refusal
@@ -40,13 +41,35 @@ when { context.tool == "sealed" };
 @needs("2")
 permit (principal, action == Action::"publish", resource);
 """
-TWO = Wants(2)
+HELD = """
+@id("held-for-minutes")
+@why("It can be undone.")
+@hold("10m")
+permit (principal, action == Action::"ask", resource)
+when { context.tool == "plain" || context.kind == "network" };
+
+@id("held-to-publish")
+@why("It leaves.")
+@hold("10m")
+permit (principal, action == Action::"publish", resource);
+"""
+STAGED = """
+@id("one-of-each")
+@why("Both must know.")
+@stages("1 of group:security, 1 of group:owners")
+permit (principal, action == Action::"ask", resource)
+when { context.tool == "plain" };
+"""
+TWO, LATER = Wants(2), Wants(hold=timedelta(minutes=10))
+BOTH_GROUPS = Wants(groups=("security", "owners"))
 RULES: Mapping[str, Rules] = {
     "usual": Rules(DEFAULT_POLICY),
     "strict": Rules(
         DEFAULT_POLICY + STRICT,
         {"plain": TWO, "network": TWO, "publish": TWO, "sealed": Wants(1, "admin")},
     ),
+    "held": Rules(DEFAULT_POLICY + HELD, {"plain": LATER, "network": LATER, "publish": LATER}),
+    "staged": Rules(DEFAULT_POLICY + STAGED, {"plain": BOTH_GROUPS}),
     "shut": Rules(DEFAULT_POLICY + NO_HTTP, denies=frozenset({"plain", "sealed"})),
 }
 SHIPPED = 1
@@ -58,7 +81,11 @@ ASKERS = ("olu", "cy", "mona")
 AUTHORS = ("max", "una")
 MOVABLE = ("ada", "bo", "cy")
 ROLES = (["reviewer", "publisher"], ["reviewer"], ["publisher", "admin"], ["viewer"])
-SPANS = {"a moment": 5, "a lease": 60, "an approval": 11 * 60, "a packet": 61 * 60}
+GROUPS = {"security": ("ada", "bo"), "owners": ("bo", "una")}
+SPANS = {
+    **{"a moment": 5, "a lease": 60, "a hold": 10 * 60, "an approval": 11 * 60},
+    "a packet": 61 * 60,
+}
 OPENING = (
     *(Job.OPEN_CALL_PACKET, Job.OPEN_EGRESS_PACKET, Job.OPEN_PUBLICATION_PACKET),
     *(Job.SWEEP_APPROVALS, Job.REVOKE_CREDENTIAL),
@@ -96,6 +123,8 @@ class State:
     waiting: deque[tuple[Job, int]] = field(default_factory=deque)
     delivered: list[tuple[Job, int]] = field(default_factory=list)
     heard: list[Heard] = field(default_factory=list)
+    # Packets whose hold is over, and that the sweep must let take effect.
+    released: set[int] = field(default_factory=set)
     # For the laws: the audit log, answers and acts as they were, and what stands at the target.
     log: list[str] = field(default_factory=list)
     votes_before: dict[int, int] = field(default_factory=dict)
@@ -124,6 +153,11 @@ class State:
                 machine=member.user.is_machine,
                 inside=member.tenant_id == cast.acme.pk,
             )
+        for handle, names in GROUPS.items():
+            keys = [self.members[name].pk for name in names]
+            groups.make_group(handle, handle.title(), keys, member=cast.max)
+            for name in names:
+                self.people[name].groups.add(handle)
         give_credential(walk, "-".join(("a", "token")))
         self.version = make_version(cast, text)
         self.versions[SHIPPED] = ("usual", "")

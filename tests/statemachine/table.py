@@ -21,22 +21,28 @@ _ANSWERS = {
 _UNDECIDED = {
     "carry": "> open, open > cancelled",
     "sweep": "open > expired",
+    "withdraw": "open > withdrawn",
 }
+# Where a rule can hold what was approved.
+_HELD = {"sweep": "open > expired, open > approved"}
 MOVES: Table = {
     "packet of call": {
         **_ANSWERS,
         **_UNDECIDED,
+        **_HELD,
         "vote: request_changes": "open > changes_requested",
     },
     "packet of question": {**_ANSWERS, **_UNDECIDED},
     "packet of egress": {
         **_ANSWERS,
         **_UNDECIDED,
+        **_HELD,
         "carry": "> open, open > cancelled, open > withdrawn",
     },
     "packet of publication": {
         **_ANSWERS,
         **_UNDECIDED,
+        **_HELD,
         "vote: request_changes": "open > changes_requested",
     },
     "call": {
@@ -44,7 +50,8 @@ MOVES: Table = {
         "vote: approve": "waiting > approved",
         "vote: deny": "waiting > denied",
         "vote: request_changes": "waiting > changes_requested",
-        "sweep": "waiting > expired",
+        "sweep": "waiting > expired, waiting > approved",
+        "withdraw": "waiting > withdrawn",
         "cancel": "waiting > cancelled, approved > cancelled",
         "work": "approved > done, approved > expired, acting > unknown",
         "work: dies before": "approved > acting",
@@ -55,6 +62,7 @@ MOVES: Table = {
     },
     "publication": {
         "vote: approve": "> intended",
+        "sweep": "> intended",
         "publish": (
             "intended > done, intended > failed, acting > done, acting > unknown, acting > failed"
         ),
@@ -75,7 +83,8 @@ MOVES: Table = {
         "vote: approve": "waiting > queued, in_review > publishing",
         "vote: deny": "waiting > queued, in_review > denied",
         "vote: request_changes": "waiting > queued, in_review > queued",
-        "sweep": "waiting > queued, in_review > expired",
+        "sweep": "waiting > queued, in_review > expired, in_review > publishing",
+        "withdraw": "waiting > queued, in_review > cancelled",
         "work": ("queued > running, running > waiting, running > cancelled, running > failed"),
         "work: dies before": "queued > running",
         "work: dies after": "queued > running",

@@ -14,6 +14,8 @@ from approvals.confirm import typed_word
 from approvals.deciding import Answer, settle_packet
 from approvals.models import Packet, PolicyVersion
 from approvals.states import Verdict
+from approvals.undo import undo_approval
+from approvals.withdraw import withdraw_packet
 from portal import people
 from portal.handoff import Job
 from portal.models import Membership, User
@@ -25,10 +27,13 @@ from runs.states import RunStatus
 from tests.statemachine import ground
 from tests.statemachine.ground import CallFate, Hand, PushFate
 from tests.statemachine.reference import (
+    ENDED,
     Answered,
     LawBroken,
     Vote,
     objections,
+    objections_to_undo,
+    objections_to_withdrawal,
 )
 from tests.statemachine.state import (
     AUTHORS,
@@ -196,8 +201,25 @@ class World(State):
     def sweep(self) -> None:
         """Both sweeps look what is overdue, in a worker that is new: it asks about everything."""
         tasks._asked_everything = float("-inf")
+        self._holds_end()
         for job in (Job.SWEEP_RUNS, Job.SWEEP_APPROVALS):
             self.ground.walk.deliver(job)
+
+    def _holds_end(self) -> None:
+        """What the sweep is about to find: holds that are over take effect, or all votes are void.
+
+        Asked of the packets as they stand now, before it comes.
+        """
+        for packet in self.packets("open"):
+            asked = self.asked[packet.pk]
+            if asked.held_until is None or self.now < asked.held_until:
+                continue
+            if Run.objects.get(pk=packet.run_id).status in ENDED:
+                continue
+            if asked.enough(self.people) and asked.tool not in RULES[self.rules].denies:
+                self.released.add(packet.pk)
+            else:
+                asked.undo()
 
     def wait(self, span: str) -> None:
         """The database's clock moves on."""
@@ -238,15 +260,56 @@ class World(State):
             rules=RULES[self.rules],
         )
         answer = Answer(Verdict(verdict), digest, words, form, typed_word(chosen))
-        done = self.may_be_refused(lambda: settle_packet(chosen.public_id, answer, member=member))
+        self._expect(
+            f"{name}'s {verdict} of packet {chosen.number}",
+            expected,
+            lambda: settle_packet(chosen.public_id, answer, member=member),
+        )
+        if not expected and asked.vote_of(name) is None:
+            asked.votes.append(Vote(name, verdict, digest, form))
+            if verdict == "approve":
+                asked.hold_from(self.now, self.people)
+
+    def undo(self, packet: int, voter: int, *, late: bool = False) -> None:
+        """Somebody takes an approval back; `late` from a page that showed an earlier round."""
+        chosen = self.one_of(self.packets("open"), packet)
+        asked, name = self.asked[chosen.pk], VOTERS[voter % len(VOTERS)]
+        seen = asked.round - late
+        expected = objections_to_undo(asked, self.people[name], seen=seen)
+        self._expect(
+            f"{name}'s undo of packet {chosen.number}",
+            expected,
+            lambda: undo_approval(
+                chosen.public_id, member=self.members[name], seen=seen, reason="Wait."
+            ),
+        )
+        if not expected:
+            asked.undo()
+
+    def withdraw(self, packet: int, person: int) -> None:
+        """Somebody takes the question back, which only whoever asked it may."""
+        chosen = self.one_of(self.packets(), packet)
+        name = VOTERS[person % len(VOTERS)]
+        run = Run.objects.get(pk=chosen.run_id)
+        expected = objections_to_withdrawal(
+            self.asked[chosen.pk], self.people[name], state=chosen.state, run=run.status
+        )
+        self._expect(
+            f"{name}'s withdrawal of packet {chosen.number}",
+            expected,
+            lambda: withdraw_packet(
+                chosen.public_id, member=self.members[name], reason="Not any more."
+            ),
+        )
+
+    def _expect(self, what: str, expected: set[str], act: Callable[[], object]) -> None:
+        """Do what people may be refused: for one of these reasons, or for none."""
+        done = self.may_be_refused(act)
         if done != (not expected) or (expected and self.refused not in expected):
             came = "accepted" if done else self.refused
             raise LawBroken(
-                f"law 6: {name}'s {verdict} of packet {chosen.number} was {came}, and ought to be "
-                f"{sorted(expected) or 'accepted'}"
+                f"law 6: {what} was {came}, and ought to be {sorted(expected) or 'accepted'}"
             )
-        if done and asked.vote_of(name) is None:
-            asked.votes.append(Vote(name, verdict, digest, form))
 
     def change_roles(self, person: int, roles: int) -> None:
         """A role is given or taken."""
@@ -269,6 +332,7 @@ class World(State):
                 user.name, user.email, roles, member=self.cast.max
             )
             self.people[name].roles = set(roles)
+        self.people[name].groups.clear()  # a membership that ended took its groups with it
         self.people[name].inside = not self.people[name].inside
 
     def switch(self, person: int) -> None:
