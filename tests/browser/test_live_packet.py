@@ -171,3 +171,31 @@ def test_a_row_that_is_settled_under_the_focus_keeps_it(walk: Walk, stage: Stage
     page.keyboard.press("a")  # opens what has the focus, and not the next one
     page.wait_for_url(f"**{address_of(first)}#decide")
     assert walk.fresh(second).state == PacketState.OPEN
+
+
+def test_what_comes_back_as_it_was_keeps_the_focus_and_what_is_written(
+    walk: Walk, stage: Stage
+) -> None:
+    def held() -> Packet:
+        in_force(walk, rule('@hold("15m")'))
+        packet = walk.to_call()
+        walk.lose_hops()
+        return walk.decide(packet)
+
+    packet = stage.apart(held)
+    page = stage.page(walk.cast.bo, address_of(packet))
+    expect(page.get_by_text("live", exact=True)).to_be_visible()
+    why = page.get_by_label("Why")
+    why.focus()
+    page.keyboard.type("It is the ")
+    for _ in range(3):
+        with page.expect_response("**/state/**"):
+            page.evaluate("document.body.dispatchEvent(new CustomEvent('look'))")
+        page.wait_for_timeout(100)
+    expect(why).to_be_focused()
+    page.keyboard.type("wrong one.")
+    expect(why).to_have_value("It is the wrong one.")
+    # What really changed is drawn.
+    page.keyboard.press("Enter")
+    expect(page.locator("#packet-news")).to_be_empty()
+    expect(page.locator("#decision-form")).to_be_visible()

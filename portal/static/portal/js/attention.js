@@ -1,8 +1,8 @@
 // Counts what came on screen while a packet was read, for the person and for the decision.
 //
 // Only this page can know it, and it proves nothing: the portal keeps it as the page's own words.
-// What was read on another tab of the same packet is remembered by digest, as long as this browser
-// tab lives.
+// What was read on another part of the same packet is remembered by digest, as long as this browser
+// tab lives; and whoever goes from part to part goes on with the view they began with.
 (() => {
   "use strict";
 
@@ -12,16 +12,21 @@
   const line = form.querySelector("[data-attention]");
   const key = `read:${form.dataset.digest}`;
   const LONG_ENOUGH = 400;
-  const began = performance.now();
-
   const stored = JSON.parse(sessionStorage.getItem(key) || "{}");
+  const view = form.querySelector('[name="view"]');
+  const here = `/packets/${form.dataset.packet}/`;
+  const goesOn = Boolean(stored.view) && document.referrer.includes(here);
+  if (goesOn) view.value = stored.view;
+  const began = goesOn ? stored.began : Date.now();
   const seen = new Set(stored.seen || []);
   let of = stored.of || 0, whole = Boolean(stored.whole);
   const sections = new Set(), expanded = new Set();
-  let visible = 0, since = document.hidden ? 0 : began;
+  let visible = goesOn ? stored.visible : 0, since = document.hidden ? 0 : Date.now();
+  const shown = () => Math.round(visible + (since ? Date.now() - since : 0));
 
   function keep() {
-    sessionStorage.setItem(key, JSON.stringify({ seen: [...seen], of, whole }));
+    const now = { seen: [...seen], of, whole, view: view.value, began, visible: shown() };
+    sessionStorage.setItem(key, JSON.stringify(now));
   }
 
   // A hunk is named by its file and its place in it, whichever way the diff is drawn.
@@ -62,10 +67,6 @@
     keep();
   }
 
-  function shown() {
-    return visible + (since ? performance.now() - since : 0);
-  }
-
   function span(ms) {
     return ms < 60000 ? `${Math.round(ms / 1000)} s` : `${Math.round(ms / 60000)} min`;
   }
@@ -73,11 +74,11 @@
   function draw() {
     if (!line || !form.isConnected) return;
     const hunks = of ? `; ${seen.size} of ${of}${whole ? "" : " or more"} hunks were on screen` : "";
-    line.textContent = `${span(performance.now() - began)} on this page${hunks}`;
+    line.textContent = `${span(Date.now() - began)} on this page${hunks}`;
   }
 
   document.addEventListener("visibilitychange", () => {
-    if (document.hidden) { visible = shown(); since = 0; } else { since = performance.now(); }
+    if (document.hidden) { visible = shown(); since = 0; } else { since = Date.now(); }
   });
   document.addEventListener("toggle", (event) => {
     if (event.target.open && event.target.closest("#main")) expanded.add(event.target);
@@ -89,9 +90,10 @@
       sections: sections.size,
       sections_of: parts().length,
       expanded: expanded.size,
-      visible_ms: Math.round(shown()),
+      visible_ms: shown(),
     });
   });
+  window.addEventListener("pagehide", keep);
   look();
   draw();
   setInterval(draw, 1000);
