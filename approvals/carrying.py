@@ -117,6 +117,8 @@ def void_votes(packet: Packet, *, diffs: bool = True) -> list[Void]:
 
     Without `diffs` no diff is read, and a candidate is told by its number.
     """
+    if packet.supersedes_id is None:
+        return []
     there = set(packet.decisions.values_list("carried_from", flat=True))
     found = []
     for before in ancestors(packet):
@@ -130,8 +132,10 @@ def void_votes(packet: Packet, *, diffs: bool = True) -> list[Void]:
 
 def fates(packet: Packet) -> dict[int, str]:
     """Of the votes on a packet that another took the place of: what became of each, by its key."""
+    if packet.state != PacketState.SUPERSEDED:
+        return {}
     after = packet.successors.order_by("number").first()
-    if packet.state != PacketState.SUPERSEDED or after is None:
+    if after is None:
         return {}
     votes = _approvals(packet)
     carried = Decision.objects.filter(carried_from__in=votes).order_by("pk")

@@ -19,7 +19,8 @@ the order in which they stand:
                 could do nothing, says so (`canary`)
     decision    behind the line that tells of it; where a rule demanded a passkey, with what the
                 browser signed, the signature and the public key (`approvals.signatures`); with
-                how long its page was open and what the page said was on screen (`attention`)
+                how long its page was open and what the page said was on screen (`attention`);
+                one that is carried over names the superseded packet that it was given on
     check       behind the line that tells of them: the receipt of one check of a candidate
     receipt     behind the line that tells of the publication: an in-toto statement, signed
     checkpoint  behind the line it speaks of: where the chain was, signed
