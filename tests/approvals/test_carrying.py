@@ -261,6 +261,7 @@ def test_what_a_carried_vote_must_be(
         ({"state": PacketState.CHANGES_REQUESTED.value}, "was not superseded with it"),
         ({"round": 2}, "was not superseded with it"),
         ({"digest": "0" * 64}, "was not given on the page"),
+        ({"page": {"shape": 1}}, "was not given on the page"),
         ({"supersedes": None}, "did not take the place"),
     ],
 )
@@ -293,6 +294,14 @@ def test_what_the_repeated_vote_must_be(
     for name, value in change.items():
         setattr(given, name, value)
     assert why in carried.why_not_carried(given, third)
+
+
+def test_only_approvals_are_asked_where_they_come_from(
+    walk: Walk, first: Packet, cleo: Membership
+) -> None:
+    second = edit(walk, first, OTHER, walk.cast.ada)
+    write(second, cleo, verdict=Verdict.DENY.value, digest="0" * 64)
+    assert list(carried.faults(second)) == []
 
 
 def test_a_vote_that_was_carried_is_repeated_by_none_and_none_where_a_passkey_is_wanted(

@@ -6,10 +6,10 @@ import pytest
 
 from approvals.closing import close_packets_of, expire_packet
 from approvals.models import Packet
-from approvals.states import PacketState
+from approvals.states import PacketKind, PacketState
 from portal.models import AuditEntry
 from runs import lifecycle
-from runs.models import Event, Run
+from runs.models import Event, Run, ToolCall
 from runs.states import CallState, RunStatus
 from tests.walk import Walk, call_of, parked_call
 
@@ -93,6 +93,34 @@ def test_time_that_ends_after_the_run_changes_neither_run_nor_call(walk: Walk) -
     assert walk.fresh(packet).state == PacketState.EXPIRED
     assert call_of(packet).state == CallState.CANCELLED
     assert walk.status(packet.run) == RunStatus.CANCELLED
+
+
+@pytest.mark.parametrize("live", [True, False])
+def test_a_call_that_needs_no_answer_gets_none(walk: Walk, live: bool) -> None:
+    """However its row came to say so: the packet ends, and no sweep stumbles over it for ever."""
+    packet = walk.run_out(parked_call(walk))
+    if not live:
+        lifecycle.ask_cancel(packet.run, member=walk.cast.olu)
+    state = CallState.CANCELLED if live else CallState.WAITING
+    ToolCall.objects.filter(packet=packet).update(state=state)
+
+    assert expire_packet(packet.pk)
+
+    assert walk.fresh(packet).state == PacketState.EXPIRED
+    assert call_of(packet).state == state
+    assert walk.status(packet.run) == (RunStatus.WAITING if live else RunStatus.CANCELLED)
+
+
+def test_a_run_is_ended_by_its_publication_alone_and_only_in_review(walk: Walk) -> None:
+    stopped = walk.run_out(walk.to_review(name="stopped"))
+    lifecycle.ask_cancel(stopped.run, member=walk.cast.olu)
+    assert expire_packet(stopped.pk)
+    assert walk.status(stopped.run) == RunStatus.CANCELLED
+
+    other = walk.run_out(walk.to_review(name="other"))
+    Packet.objects.filter(pk=other.pk).update(kind=PacketKind.RESUME)
+    assert expire_packet(other.pk)
+    assert walk.status(other.run) == RunStatus.IN_REVIEW
 
 
 @pytest.mark.parametrize("word", ["cancelled", "withdrawn"])
