@@ -15,6 +15,7 @@ from approvals.queries import PAGE
 from approvals.states import Verdict
 from portal.models import Membership, Tenant
 from portal.roles import Role
+from runs.models import JobContract, Run
 from tests.visits import Page, Visitor, text_of
 from tests.walk import Walk, parked_call
 
@@ -125,6 +126,16 @@ def test_words_and_numbers_narrow_the_list(walk: Walk) -> None:
     assert shown(queue_of(visitor, q=f"{publication.digest[:4]} {publication.digest[4:8]}")) == [
         other
     ]
+    Packet.objects.filter(pk=call.pk).update(number=700_001)
+    Run.objects.filter(pk=publication.run_id).update(number=700_002)
+    assert shown(queue_of(visitor, q="700001")) == [one]
+    assert shown(queue_of(visitor, q="700 002")) == [other]
+    contract = publication.run.version.contract
+    JobContract.objects.filter(pk=contract.pk).update(name="zebra-stripes")
+    named = Packet.objects.filter(state="open", run__version__contract=contract)
+    found = shown(queue_of(visitor, q="Zebra"))
+    assert sorted(found) == sorted(str(each.public_id) for each in named)
+    assert other in found
     assert shown(queue_of(visitor, q="nothing like this")) == []
     assert "No open packet is like that" in text_of(queue_of(visitor, q="nothing like this"))
 
@@ -188,7 +199,9 @@ def test_the_head_counts_what_the_lists_only_begin(walk: Walk) -> None:
     for packet in more_like(first, 12, number=lambda at: 900 + at, needed=lambda at: 2):
         walk.decide(packet, comment="Fine with me.")
     page = queue_of(Visitor(walk.cast.ada))
-    figures = dict(re.findall(r"<dt>([^<]+)</dt><dd>([^<]+)</dd>", text_of(page)))
+    figures = dict(
+        re.findall(r"<dt>(?:<a [^>]*>)?([^<]+)(?:</a>)?</dt><dd>([^<]+)</dd>", text_of(page))
+    )
     assert figures == {
         "wait for you": str(len(waiting) + 1),
         "expire within 5 minutes": str(len(waiting)),

@@ -18,6 +18,7 @@ NAMES = {
     "fanout": True,
     "decision": True,
     "queue_page": True,
+    "queue_filters": True,
     "events": True,
     "stack": False,
     "egress": False,
