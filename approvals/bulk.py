@@ -45,7 +45,8 @@ class Wanted:
 class Result:
     """What came of one of them. `why` says why nothing was decided on it.
 
-    `told` is what whoever answered a test of attention is told at once.
+    `told` is what else there is to know: that more people are needed, that it can be undone, or
+    that it was a test of attention.
     """
 
     packet: Packet
@@ -168,5 +169,10 @@ def _settled(packet: Packet, answer: Answer, member: Membership) -> Result:
         settled = settle_packet(packet.public_id, answer, member=member)
     except Refusal as refusal:
         return Result(packet, answer.seen, str(refusal))
-    told = canary.words(settled, settled.decisions.all(), member.user_id)
+    if settled.held_until is not None:
+        told = "Until it takes effect it can be undone."
+    elif settled.state == PacketState.OPEN:
+        told = "Your answer counts. More are needed."
+    else:
+        told = canary.words(settled, settled.decisions.all(), member.user_id)
     return Result(packet, answer.seen, told=told)

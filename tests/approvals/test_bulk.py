@@ -76,6 +76,25 @@ def test_one_refusal_hurts_no_other_and_sending_again_changes_nothing(walk: Walk
     assert walk.fresh(third).state == PacketState.OPEN
 
 
+@pytest.mark.parametrize(
+    ("notes", "told"),
+    [
+        ('@needs("2")', "Your answer counts. More are needed."),
+        ('@hold("15m")', "Until it takes effect it can be undone."),
+    ],
+)
+def test_an_answer_that_is_not_the_last_word_says_so(walk: Walk, notes: str, told: str) -> None:
+    for name in ("Cleo Third", "Dee Fourth"):
+        walk.cast.member(name, [Role.REVIEWER])
+    rated(walk, f'@risk("low")\n{notes}')
+    packet = asks(walk, "One")
+    [result] = settle_all(
+        wanted(packet), Verdict.APPROVE, comment="", token="t", member=walk.cast.ada
+    )
+    assert (result.why, result.told) == ("", told)
+    assert walk.fresh(packet).state == PacketState.OPEN
+
+
 def test_named_twice_is_decided_once(walk: Walk) -> None:
     rated(walk)
     packet = asks(walk, "One")

@@ -12,6 +12,7 @@ import pytest
 from django.db import connection
 from django.utils import timezone
 
+from approvals.editing import edit_packet
 from approvals.models import Packet
 from approvals.scopes import differences
 from approvals.states import Verdict
@@ -127,6 +128,29 @@ def test_a_secret_is_made_for_an_approved_call_and_taken_back_after_it(
         assert secret.encode() not in content, place
     assert secret not in caplog.text
     assert secret not in walk.heard(packet.run)
+
+
+def test_an_edited_call_asks_for_the_use_anew_and_the_first_one_gives_nothing(
+    walk: Walk, server: Authorization
+) -> None:
+    give_client(walk, server)
+    packet = to_call(walk)
+    first = the_use(packet.run)
+    text = '{"title": "Said by a person"}'
+    second = edit_packet(packet.public_id, member=walk.cast.bo, seen=packet.digest, text=text)
+    assert walk.fresh(first).state == CredentialState.WITHDRAWN
+    assert second.credential is not None
+    assert second.credential != first
+    assert second.credential.state == CredentialState.REQUESTED
+    assert second.page["credential"] == packet.page["credential"]
+    walk.decide(second)
+    walk.drain()
+    (request,) = walk.tracker.requests
+    assert request.body == b'{"title": "Said by a person"}'
+    assert request.headers["Authorization"] == f"Bearer {server.given[0]}"
+    assert (len(server.given), server.alive) == (1, set())
+    assert walk.fresh(second.credential).state == CredentialState.REVOKED
+    assert walk.fresh(first).state == CredentialState.WITHDRAWN
 
 
 def test_a_service_that_answers_with_the_secret_it_was_sent(
