@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from approvals import closing
 from approvals.closing import close_packets_of, expire_packet
 from approvals.models import Packet
 from approvals.states import PacketKind, PacketState
@@ -153,3 +154,25 @@ def test_a_hold_ends_with_its_run(walk: Walk) -> None:
 
     packet = walk.fresh(packet)
     assert (packet.state, packet.held_until) == (PacketState.CANCELLED, None)
+
+
+@pytest.mark.parametrize("ended", [False, True])
+def test_all_of_it_is_there_or_nothing(
+    walk: Walk, monkeypatch: pytest.MonkeyPatch, ended: bool
+) -> None:
+    """What fails after the packet was closed leaves it open, for the next sweep."""
+    packet = walk.run_out(parked_call(walk))
+    if ended:
+        lifecycle.ask_cancel(packet.run, member=walk.cast.olu)
+
+    def fails(*_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(closing, "append_events", fails)
+    with pytest.raises(ZeroDivisionError):
+        close_packets_of(packet.run_id) if ended else expire_packet(packet.pk)
+
+    assert walk.fresh(packet).state == PacketState.OPEN
+    assert not AuditEntry.objects.filter(subject=f"packet:{packet.pk}").exclude(
+        action="packet.opened"
+    )

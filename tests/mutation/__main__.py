@@ -83,6 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--module", action="append", help="MODULE or MODULE:FUNCTION,FUNCTION")
     parser.add_argument("--tests", action="append", help="where the tests are")
     parser.add_argument("--json", type=Path, help="write what became of each mutant")
+    parser.add_argument("--again", type=Path, help="only those that such a file says survived")
     parser.add_argument("--budget", type=float, default=60.0, help="seconds of tests for a mutant")
     parser.add_argument("--least", type=float, default=20.0, help="seconds a mutant always gets")
     parser.add_argument("--covered", type=Path, help="keep the map of lines here, and use it again")
@@ -124,6 +125,10 @@ class Chosen:
         for name in self._names:
             module, _, only = name.partition(":")
             found += mutants(module, frozenset(only.split(",")) if only else frozenset())
+        if self._asked.again:
+            rows = json.loads(self._asked.again.read_text())
+            left = {row["mutant"] for row in rows if row["fate"] in ("survived", "uncovered")}
+            found = [each for each in found if each.name in left]
         self.session = self._make(
             found,
             files,
