@@ -31,6 +31,8 @@ SUPERSEDED = "packet.superseded"
 UNDECIDED = frozenset(
     f"packet.{word}" for word in ("expired", "withdrawn", "cancelled", "superseded")
 )
+# What it says where an approval that was held is none any more, and votes are given anew.
+AGAIN = frozenset({"packet.undone", "packet.hold_ended"})
 # What it says of an approval that was held and then took effect.
 RELEASED = "packet.released"
 # The kind of what stands behind a line of the audit log, by the line's action.

@@ -21,7 +21,7 @@ from django.db import transaction
 from django.db.models import Q
 from django.utils import timezone
 
-from approvals import seal
+from approvals import bounds, seal
 from approvals.canary import CAUGHT
 from approvals.models import Canaries, Decision, Packet
 from approvals.quorum import Quorum
@@ -133,6 +133,7 @@ def _likeness(tenant: Tenant, now: datetime) -> Packet | None:
 
 def _open(like: Packet, now: datetime) -> Packet:
     run = runs_canary.begin(like.run)
+    expires = now + min(OPEN_FOR, like.expires_at - like.opened_at)
     target, wrong = _spoilt(like.page["target"])
     page = dict(like.page) | {
         "run": str(run.public_id),
@@ -141,6 +142,7 @@ def _open(like: Packet, now: datetime) -> Packet:
         "effect": seal.call_effect(
             like.page["tool_kind"], like.page["tool"], like.page["arguments"], target, run.number
         ),
+        "time": bounds.sealed_times(now, expires),
     }
     whole, sealed = seal.sealed({name: page[name] for name in page if name != "shape"})
     packet = Packet.objects.create(
@@ -159,7 +161,7 @@ def _open(like: Packet, now: datetime) -> Packet:
         excluded=like.excluded,
         routes=Quorum.of_gate(whole["gate"]).routes,
         opened_at=now,
-        expires_at=now + min(OPEN_FOR, like.expires_at - like.opened_at),
+        expires_at=expires,
         valid_seconds=like.valid_seconds,
     )
     opened = {"packet": packet.number, "approval": sealed, "operation": packet.kind}

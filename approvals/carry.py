@@ -3,6 +3,7 @@
 The *canonical content* of a page is everything it seals, but what says which packet it is:
 
 - `edited`: who put these arguments here, and on which packet;
+- `time`: since when it asks, and until when;
 - `candidate.seq`: the how manyeth candidate of its run this is. What it holds is its digest;
 - `gate.excluded`: who may not approve. That is asked of each vote itself, and a page that excludes
   fewer people than the other one is never the same.
@@ -43,7 +44,7 @@ _TOLD = frozenset({"arguments_digest", "effect", "run_number"})
 
 def content(page: Mapping[str, Any]) -> dict[str, Any]:
     """The canonical content of a page."""
-    kept = {name: value for name, value in page.items() if name != "edited"}
+    kept = {name: value for name, value in page.items() if name not in ("edited", "time")}
     if isinstance(candidate := kept.get("candidate"), Mapping):
         kept["candidate"] = {key: each for key, each in candidate.items() if key != "seq"}
     if isinstance(gate := kept.get("gate"), Mapping):

@@ -12,6 +12,7 @@ from django.db.models import QuerySet
 
 from approvals import (
     attention,
+    bounds,
     carried,
     confirm,
     egress,
@@ -332,10 +333,8 @@ def still_decidable(packet: Packet, answer: Answer, run: Run, now: datetime) -> 
         raise errors.PacketHeld(
             number=packet.number, at=f"{packet.held_until:%Y-%m-%d %H:%M:%S} UTC"
         )
-    if now >= packet.expires_at:
-        raise errors.PacketExpired(
-            number=packet.number, at=f"{packet.expires_at:%Y-%m-%d %H:%M:%S} UTC"
-        )
+    if now >= (until := bounds.decided_until(packet)):
+        raise errors.PacketExpired(number=packet.number, at=f"{until:%Y-%m-%d %H:%M:%S} UTC")
     if answer.seen != packet.digest:
         raise errors.PacketChanged(seen=answer.seen, stored=packet.digest)
     if answer.verdict is Verdict.APPROVE and not whole(packet):
@@ -355,15 +354,15 @@ def whole(packet: Packet) -> bool:
     """Whether page and digest still fit, and the rows that will be acted on still fit the page."""
     if not seal.intact(packet.page, packet.digest):
         return False
-    # Pages from before this was sealed name nobody.
-    if packet.page["gate"].get("excluded", packet.excluded) != packet.excluded:
+    if not bounds.kept(packet):
         return False
     if packet.credential is not None and not scopes.fits(packet, packet.credential):
         return False
     if packet.call is not None:
         call = packet.call
         now = digest({"tool": call.tool, "arguments": call.arguments, "target": call.target})
-        return {call.arguments_digest, packet.page["arguments_digest"]} == {now}
+        of_run = call.run_id == packet.run_id
+        return of_run and {call.arguments_digest, packet.page["arguments_digest"]} == {now}
     if packet.egress is not None:
         return egress.fits(packet, packet.egress)
     if packet.resumption is not None:

@@ -194,6 +194,7 @@ def of_gate(gate: Mapping[str, Any]) -> Demands:
         hold=hold_of(gate),
         passkey=bool(gate.get("passkey")),
         times=Times.of_gate(gate),
+        risk=risk_of(gate),
     )
 
 

@@ -99,7 +99,7 @@ def edit_packet(public_id: uuid.UUID, *, member: Membership, seen: str, text: st
         call, run, arguments, target=target, judged=judged, by=present.user, facts=told
     )
     # What was demanded of the call before still is, whatever the rules of now call it.
-    also = demands.of_gate(packet.page["gate"]) if asked_anyway else demands.ONE_PERSON
+    also = demands.of_gate(packet.page["gate"]) if asked_anyway else None
     following = packet_of_call(run, call, Edit(packet, present.user, also))
     told |= {"became": following.number, "by": present.user.name}
     append_events(run, [Draft("packet.edited", run_facts(run) | told)])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Any
 
-from approvals import canary, publication
+from approvals import bounds, canary, publication
 from approvals.counting import seats_of
 from approvals.models import Packet
 from approvals.states import PacketState
@@ -36,7 +36,7 @@ def end_packet(
     packet.state, packet.settled_at, packet.held_until = state.value, now, None
     packet.self_approved = self_approved
     if state is PacketState.APPROVED:
-        packet.usable_until = now + timedelta(seconds=packet.valid_seconds)
+        packet.usable_until = now + timedelta(seconds=bounds.usable_seconds(packet))
         packet.filled = seats_of(packet).get("stages", [])
     statements.store(
         packet, "state", "settled_at", "held_until", "self_approved", "usable_until", "filled"

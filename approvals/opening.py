@@ -10,10 +10,10 @@ from typing import Any
 from django.db import transaction
 from django.db.models import Q
 
-from approvals import carrying, egress, publication, resume, scopes, seal, times
+from approvals import bounds, carrying, egress, publication, resume, scopes, seal, times
 from approvals.closing import close_packet
 from approvals.counting import groups_of
-from approvals.demands import ONE_PERSON, Demands, joined
+from approvals.demands import Demands, joined
 from approvals.judge import demands_of, policy_in_force
 from approvals.models import Candidate, Packet, PolicyVersion, Receipt
 from approvals.policy import stored
@@ -38,7 +38,7 @@ class Edit:
     before: Packet
     by: User
     # What must hold beside what the rules of now demand.
-    also: Demands = ONE_PERSON
+    also: Demands | None = None
 
     def sealed(self, call: ToolCall) -> dict[str, Any]:
         """What the new page says of it: who, on which page, and what the agent had written."""
@@ -100,7 +100,7 @@ def packet_of_call(run: Run, call: ToolCall, edit: Edit | None = None) -> Packet
         tenant_id=run.tenant_id, number=call.policy_version
     ).first()
     demands = demands_of(version, call.rules)
-    if edit is not None:
+    if edit is not None and edit.also is not None:
         demands = joined([demands, edit.also])
     return _open(
         run,
@@ -253,7 +253,7 @@ def _open(
     }
     to_decide = 60 * contract.gate.expires_minutes
     expires = now + timedelta(seconds=min(to_decide, demands.times.decide or to_decide))
-    page |= {"gate": gate}
+    page |= {"gate": gate, "time": bounds.sealed_times(now, expires)}
     whole, sealed_digest = seal.sealed(page)
     packet = Packet.objects.create(
         tenant=run.tenant,

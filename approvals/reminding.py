@@ -10,7 +10,7 @@ from datetime import datetime
 
 from django.db import transaction
 
-from approvals import mailing, times
+from approvals import bounds, mailing, times
 from approvals.counting import askable, quorum_of, still_asked
 from approvals.effects import tell
 from approvals.models import Packet
@@ -71,8 +71,13 @@ def escalate(packet: Packet, run: Run, now: datetime) -> bool:
     if packet.escalate_at is None or now < packet.escalate_at:
         return False
     gate, before = packet.page["gate"], set(_standing_in(packet))
-    packet.escalated = times.step_at(gate, packet.opened_at, now)
-    packet.escalate_at = times.next_escalation(gate, packet.opened_at, packet.escalated)
+    opened = bounds.opened_at(packet)
+    packet.escalated = times.step_at(gate, opened, now)
+    packet.escalate_at = times.next_escalation(gate, opened, packet.escalated)
+    if not packet.escalated:
+        # The row called it early; the page says when it is due.
+        packet.save(update_fields=["escalate_at"])
+        return False
     packet.routes = quorum_of(packet).routes
     packet.save(update_fields=["escalated", "escalate_at", "routes"])
     fresh = sorted(set(_standing_in(packet)) - before, key=lambda each: each.name)

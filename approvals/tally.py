@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 from approvals.carry import content_digest
@@ -27,8 +28,12 @@ class Tally:
     held: bool = False
     # What a vote on it is about (`approvals.carry`), to compare with the packet in its place.
     content: str = ""
+    # Of the page, as the log says; votes name it.
+    digest: object = ""
     # People who may not approve, by key; None where the page is older than that.
     excluded: Collection[object] | None = None
+    # Until when it could be decided; None where the page is older than that.
+    expires: datetime | None = None
     round: object = 1
     approved: set[int] = field(default_factory=set)
 
@@ -41,10 +46,11 @@ class Tally:
                 raise TypeError
             return cls(
                 Quorum.of_gate(gate),
-                bool(gate.get("passkey")),
-                "hold_seconds" in gate,
-                content_digest(page),
-                None if "excluded" not in gate else list(gate["excluded"]),
+                passkey=bool(gate.get("passkey")),
+                held="hold_seconds" in gate,
+                content=content_digest(page),
+                excluded=None if "excluded" not in gate else list(gate["excluded"]),
+                expires=datetime.fromisoformat(page["time"]["expires"]) if "time" in page else None,
             )
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
             raise ValueError("its page does not say who must approve it") from None
@@ -58,7 +64,9 @@ class Tally:
             yield "is nobody's"
             return
         if counted != self.round:
-            self.round, self.approved = counted, set()
+            yield "is of another round of votes than its packet is in"
+        if self.expires is not None and not _before(decision.get("at"), self.expires):
+            yield "came after the time to decide"
         if person in self.approved:
             yield "is the second approval of one person"
         self.approved.add(person)
@@ -67,6 +75,12 @@ class Tally:
         own = self.excluded is not None and person in self.excluded
         if own and decision.get("self_approved") is not True:
             yield "is an approval of somebody who may not give one"
+
+    def begin_again(self, counted: object) -> Iterator[str]:
+        """An approval that was held is undone: the votes are void, and this round begins."""
+        if not self.held or type(self.round) is not int or counted != self.round + 1:
+            yield "begins a round of votes that does not follow"
+        self.round, self.approved = counted, set()
 
     def takes_over(
         self, digest: object, earlier: tuple[object, Tally], person: object
@@ -105,6 +119,13 @@ class Tally:
         for stage in self.quorum.stages:
             if filled[stage.route] < stage.people:
                 yield f"it needed {stage.words}, and {_people(filled[stage.route])} filled that"
+
+
+def _before(told: object, end: datetime) -> bool:
+    try:
+        return datetime.fromisoformat(str(told)) < end
+    except (ValueError, TypeError):
+        return False
 
 
 def _pairs(seats: object) -> list[tuple[object, object]]:

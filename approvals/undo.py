@@ -6,7 +6,7 @@ import uuid
 
 from django.db import transaction
 
-from approvals import errors
+from approvals import bounds, errors
 from approvals.counting import (
     hold_still,
     needed_permission,
@@ -83,9 +83,14 @@ def release_packet(packet_id: int) -> bool:
         packet.votes()
         .filter(verdict=Verdict.APPROVE)
         .select_related("person")
-        .order_by("-decided_at")[0]
+        .order_by("-decided_at")
+        .first()
     )
+    if last is not None and now < bounds.held_until(packet, last.decided_at):
+        return False
     try:
+        if last is None:
+            raise errors.TooFewNow(number=packet.number)
         if not whole(packet):
             raise damage(packet)(number=packet.number)
         hold_still(packet)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from approvals import carried, seal, signing, times
+from approvals import bounds, carried, seal, signing, times
 from approvals.models import Packet
 from approvals.states import PacketKind, PacketState
 
@@ -58,16 +58,17 @@ def why_void(
         return Void("wrongly_carried", f"A vote that {name} carries over does not hold: {why}.")
     for _, why in signing.unsigned(packet):
         return Void("not_signed", f"No passkey signed an approval of {name}: {why}.")
+    if lack := bounds.shortfall(packet):
+        return Void("not_enough", f"What {name} demands is not there: {lack}.")
     if unused and packet.used_at is not None:
         return Void("used_already", f"{name} was used already.")
-    if not in_time:
-        return None
     if packet.settled_at is None or now < packet.settled_at:
         return Void("before_approval", f"{name} is not approved yet, by the clock of now.")
+    if not in_time:
+        return None
     # The row says until when, and no row may say more than the page that was approved.
-    sealed = packet.settled_at + timedelta(
-        seconds=times.valid_seconds(packet.page["gate"], packet.kind)
-    )
+    approved = bounds.approved_at(packet, packet.settled_at)
+    sealed = approved + timedelta(seconds=times.valid_seconds(packet.page["gate"], packet.kind))
     if packet.usable_until is None or now >= min(packet.usable_until, sealed):
         return Void("approval_ran_out", f"The approval of {name} was not used in time.")
     return None

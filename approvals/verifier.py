@@ -8,6 +8,7 @@ from typing import Any
 
 from approvals import signatures
 from approvals.bundle_form import (
+    AGAIN,
     CARRIED,
     END_TYPE,
     RELEASED,
@@ -58,6 +59,8 @@ class Verifier:
         self._tallies: dict[str, Tally] = {}
         # Of superseded packets that had votes: digest and tally, for votes that are carried over.
         self._superseded: dict[str, tuple[object, Tally]] = {}
+        # The keys of the first packet that was opened here and of the last one.
+        self._packets: tuple[int, int] | None = None
         self._closed = False
         self._handlers: dict[str, Callable[[Any, str], None]] = {
             "audit": self._on_audit,
@@ -153,6 +156,9 @@ class Verifier:
                 self._superseded[str(body.get("subject"))] = facts.get("digest"), ended
         elif action == RELEASED:
             self._approved(str(body.get("subject")), facts)
+        elif action in AGAIN and (begun := self._tally_of(str(body.get("subject")))) is not None:
+            for fault in begun.begin_again(facts.get("round")):
+                self._wrong(f"audit line {self._audit.seq} {fault}")
         if kind:
             self._entry = body
             self._owed = len(_mapping(facts.get("receipts"))) if kind == "check" else 1
@@ -197,7 +203,13 @@ class Verifier:
         except ValueError as error:
             self._wrong(f"the packet behind audit line {self._audit.seq}: {error}")
         else:
+            tally.digest = facts.get("digest")
             self._tallies[str(self._entry.get("subject"))] = tally
+        key = _key_of(str(self._entry.get("subject")))
+        first, last = self._packets or (key, 0)
+        if key <= last:
+            self._wrong(f"audit line {self._audit.seq} opens a packet twice, or out of order")
+        self._packets = first, max(last, key)
         if "words" in facts:
             words = _digest(body.get("agent_words"))
             self._same("packet", facts["words"], words, "words of the agent")
@@ -242,9 +254,13 @@ class Verifier:
         self, subject: str, decision: Mapping[str, Any], facts: Mapping[str, Any]
     ) -> None:
         """Whether the answer may be one, and enough, by what the packet's page demands."""
-        tally = self._tallies.get(subject)
-        if tally is None:  # it was opened before the bundle begins
+        tally = self._tally_of(subject)
+        if tally is None:
             return
+        if "carried_from" not in decision and decision.get("digest") != tally.digest:
+            self._wrong(
+                f"the decision behind audit line {self._audit.seq} was made on another page"
+            )
         if (source := _source(decision)) is not None:
             earlier = self._superseded.get(source)
             if earlier is None:
@@ -261,6 +277,17 @@ class Verifier:
         elif result != "open":
             self._tallies.pop(subject)
 
+    def _tally_of(self, subject: str) -> Tally | None:
+        """What an open packet demands; None, and said, where nothing can be decided any more.
+
+        Keys rise as packets are opened, so one that is older than the first packet here was opened
+        before the bundle begins.
+        """
+        tally = self._tallies.get(subject)
+        if tally is None and self._packets and _key_of(subject) >= self._packets[0]:
+            self._wrong(f"audit line {self._audit.seq} is about a packet that was not open")
+        return tally
+
     def _unseen(self, source: str) -> None:
         """A vote is carried over from a packet of which the bundle shows no vote."""
         told = f"the vote behind audit line {self._audit.seq} is carried over from {shown(source)}"
@@ -271,7 +298,7 @@ class Verifier:
 
     def _approved(self, subject: str, facts: Mapping[str, Any], *, for_good: bool = True) -> None:
         """Enough people approved, the log says. What is held can still be undone."""
-        tally = self._tallies.get(subject)
+        tally = self._tally_of(subject)
         if tally is None:
             return
         for lack in tally.end(facts.get("stages")):
@@ -309,7 +336,8 @@ class Verifier:
             self._wrong("the receipt speaks of another tree than the audit line")
         for each in made.get("decisions") or ():
             approved = _mapping(each)
-            if approved.get("verdict") == "approve":
+            # A vote that is carried over was given on the earlier page, as its own line tells.
+            if approved.get("verdict") == "approve" and "carried_from" not in approved:
                 told, seen = made.get("packet_digest"), approved.get("digest")
                 self._same("receipt", told, seen, "digest that was approved")
 
@@ -422,6 +450,12 @@ def _source(decision: Mapping[str, Any]) -> str | None:
     """The packet that a vote is carried over from, as the audit log names it."""
     source = decision.get("carried_from")
     return None if source is None else f"packet:{source}"
+
+
+def _key_of(subject: str) -> int:
+    kind, _, key = subject.partition(":")
+    is_key = kind == "packet" and len(key) < 20 and key.isascii() and key.isdecimal()
+    return int(key) if is_key else -1
 
 
 def _mapping(value: object) -> Mapping[str, Any]:

@@ -20,7 +20,7 @@ import hypothesis
 import pytest
 from django.db import connections
 
-from tests import databases, parts
+from tests import clock, databases, parts
 from tests.processes import Process, Processes, Site
 from tests.services import Valkey
 
@@ -77,6 +77,7 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ.pop("DJANGO_SETTINGS_MODULE")
         return
     VALKEY.start()
+    clock.install()
     django.setup()
 
 
@@ -160,6 +161,12 @@ def database(request: pytest.FixtureRequest) -> Iterator[str]:
     blocker = request.getfixturevalue("django_db_blocker")
     with blocker.unblock(), databases.postgresql_as_default():
         yield request.param
+
+
+@pytest.fixture(autouse=True)
+def _clock_set_right() -> Iterator[None]:
+    yield
+    clock.set_right()
 
 
 @pytest.fixture(autouse=True)

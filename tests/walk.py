@@ -30,6 +30,7 @@ from approvals.policies import decide_policy, propose_policy
 from approvals.policy_text import DEFAULT_POLICY
 from approvals.states import PacketKind, PacketState, Verdict
 from portal import vault
+from portal.clock import database_now
 from portal.handoff import Job
 from portal.models import Membership
 from portal.roles import Role
@@ -40,6 +41,7 @@ from runs.providers import sandbox_provider
 from runs.sandbox import scripted, shell
 from runs.snapshots import Saved
 from runs.states import CallState, RunStatus
+from tests import clock
 from tests.cast import (
     ASKING,
     REPAIR,
@@ -309,8 +311,9 @@ class Walk:
 
     def let_go(self, packet: Packet) -> None:
         """The hold of a packet is over."""
-        past = timezone.now() - timedelta(seconds=1)
-        Packet.objects.filter(pk=packet.pk, held_until__isnull=False).update(held_until=past)
+        held_until = Packet.objects.values_list("held_until", flat=True).get(pk=packet.pk)
+        if held_until is not None:
+            clock.move_on(max(held_until - database_now(), timedelta(0)))
 
     def run_out(self, packet: Packet) -> Packet:
         """The time to decide a packet is over."""

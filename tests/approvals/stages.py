@@ -10,6 +10,7 @@ from approvals.policies import decide_policy, propose_policy
 from approvals.policy_text import DEFAULT_POLICY
 from portal.models import Membership
 from portal.roles import Role
+from tests import clock
 from tests.walk import Walk
 
 BOTH = '@stages("1 of group:security, 1 of group:owners")'
@@ -69,11 +70,7 @@ def asked(walk: Walk, *notes: str, action: str = "ask") -> Packet:
 
 
 def passed(packet: Packet, **span: float) -> Packet:
-    """So much time went by since the packet was opened."""
-    by = timedelta(**span)
+    """So much more time went by since the packet was opened."""
+    clock.move_on(timedelta(**span))
     packet.refresh_from_db()
-    for name in ("opened_at", "expires_at", "remind_at", "escalate_at"):
-        if (moment := getattr(packet, name)) is not None:
-            setattr(packet, name, moment - by)
-    packet.save()
     return packet

@@ -127,7 +127,7 @@ def test_it_looks_like_a_real_one_with_one_thing_wrong(
     assert page.context["editable"] == ada.get(address_of(original)).context["editable"]
     assert packet.page.keys() == original.page.keys()
     assert packet.page["target"] != original.page["target"]
-    same = {"run", "run_number", "target", "effect"}
+    same = {"run", "run_number", "target", "effect", "time"}
     for name in original.page.keys() - same:
         assert packet.page[name] == original.page[name], name
     run_page = text_of(ada.get(f"/t/acme/runs/{packet.run.public_id}/"))

@@ -227,7 +227,7 @@ def test_what_was_demanded_before_the_edit_is_demanded_whatever_rules_are_called
 ) -> None:
     """By now the policy knows that rule no more, and would allow the call."""
     stages.staged(walk)
-    notes = f'{stages.BOTH}\n@hold("5m")\n@execute("30m")\n@passkey("required")'
+    notes = f'{stages.BOTH}\n@hold("5m")\n@execute("30m")\n@passkey("required")\n@risk("high")'
     stages.in_force(walk, stages.rule(notes))
     first = walk.to_call()
     free = """
@@ -245,7 +245,7 @@ permit (principal, action == Action::"do", resource) when { context.kind == "htt
 
     before, now = first.page["gate"], second.page["gate"]
     assert now["stages"] == before["stages"]
-    for name in ("needed", "hold_seconds", "execute_seconds", "passkey"):
+    for name in ("needed", "hold_seconds", "execute_seconds", "passkey", "risk"):
         assert now[name] == before[name]
     with pytest.raises(errors.NeedsPasskey):
         walk.decide(second, walk.cast.ada)

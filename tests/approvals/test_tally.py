@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any
 
 import pytest
 from django.utils import timezone
 
-from approvals import bundle, errors
-from approvals.models import Decision, Packet
+from approvals import bundle, canaries, errors
+from approvals.editing import edit_packet
+from approvals.models import Canaries, Decision, Packet
+from approvals.states import Verdict
 from approvals.tally import Tally
-from approvals.undo import release_packet
+from approvals.undo import release_packet, undo_approval
 from approvals.verifier import verified
+from approvals.withdraw import withdraw_packet
 from portal import audit
+from portal.canonical import digest
 from portal.dsse import key_id
 from portal.models import Membership
+from portal.roles import Role
 from portal.signing import signing_key
-from tests.approvals.stages import in_force, rule, staged
+from tests.approvals.stages import SECURITY, TWO_HOURS, in_force, passed, rule, staged
 from tests.walk import Walk
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -29,7 +36,15 @@ def problems(walk: Walk) -> str:
     return "\n".join(map(str, report.problems))
 
 
-def write(packet: Packet, member: Membership, result: str, **facts: Any) -> None:
+def write(
+    packet: Packet,
+    member: Membership,
+    result: str,
+    *,
+    round: int = 1,
+    at: datetime | None = None,
+    **facts: Any,
+) -> None:
     """An approval that nobody gave: written into the table, and told in the log."""
     Decision.objects.create(
         tenant=packet.tenant,
@@ -37,7 +52,8 @@ def write(packet: Packet, member: Membership, result: str, **facts: Any) -> None
         person=member.user,
         verdict="approve",
         digest=packet.digest,
-        decided_at=timezone.now(),
+        round=round,
+        decided_at=at or timezone.now(),
     )
     audit.record(
         "packet.approved",
@@ -47,6 +63,7 @@ def write(packet: Packet, member: Membership, result: str, **facts: Any) -> None
         digest=packet.digest,
         result=result,
         comment="",
+        round=round,
         self_approved=False,
         **facts,
     )
@@ -138,3 +155,94 @@ def test_an_approval_of_no_person_is_no_approval(person: object) -> None:
     given: Mapping[str, object] = {"verdict": "approve", "person": person}
     assert list(tally.take(given)) == ["is nobody's"]
     assert list(tally.end(None)) == ["it needed one person, and nobody approved it"]
+
+
+def line(packet: Packet, action: str, **facts: Any) -> None:
+    audit.record(
+        f"packet.{action}",
+        tenant=packet.tenant,
+        subject=packet,
+        digest=facts.pop("digest", packet.digest),
+        **facts,
+    )
+
+
+@pytest.mark.parametrize("ended", ["denied", "withdrawn", "expired"])
+def test_inv14_an_approval_after_the_end_is_found_offline(walk: Walk, ended: str) -> None:
+    packet = walk.to_call()
+    if ended == "denied":
+        walk.decide(packet, walk.cast.bo, Verdict.DENY)
+    else:
+        line(packet, ended)
+    assert problems(walk) == ""
+    write(packet, walk.cast.ada, "approved")
+    assert "is about a packet that was not open" in problems(walk)
+
+
+def test_inv14_an_approval_of_another_page_is_found_offline(walk: Walk) -> None:
+    packet = walk.to_call()
+    packet.digest = "f" * 64
+    write(packet, walk.cast.ada, "approved")
+    assert "was made on another page" in problems(walk)
+
+
+def test_inv14_an_approval_after_its_time_is_found_offline(walk: Walk) -> None:
+    in_force(walk, rule('@decide("1m")'))
+    packet = walk.to_call()
+    write(packet, walk.cast.ada, "approved", at=packet.expires_at)
+    assert "came after the time to decide" in problems(walk)
+
+
+def test_inv14_a_round_of_votes_that_nothing_began_is_found_offline(walk: Walk) -> None:
+    in_force(walk, rule('@needs("2")\n@hold("1m")'))
+    packet = walk.to_call()
+    walk.decide(packet)
+    write(packet, walk.cast.bo, "open", round=2)
+    assert "is of another round of votes than its packet is in" in problems(walk)
+    line(packet, "undone", round=4)
+    assert "begins a round of votes that does not follow" in problems(walk)
+
+
+def test_inv14_a_packet_that_is_opened_twice_is_found_offline(walk: Walk) -> None:
+    packet = walk.to_call()
+    line(packet, "opened", kind=packet.kind, words=digest(packet.agent_words))
+    assert "opens a packet twice, or out of order" in problems(walk)
+
+
+def test_inv14_a_history_of_every_act_adds_up(walk: Walk) -> None:
+    staged(walk)
+    in_force(walk, rule(f'{SECURITY}\n{TWO_HOURS}\n@hold("15m")'))
+    packet = passed(walk.to_call(), hours=2)
+    walk.decide(packet, walk.cast.bo)  # who stands in
+    undo_approval(packet.public_id, member=walk.cast.ada, seen=1, reason="")
+    walk.decide(packet)
+    walk.let_go(packet)
+    assert release_packet(packet.pk)
+
+    in_force(walk, rule('@needs("2")'))
+    first = walk.to_call()
+    walk.decide(first, walk.cast.bo)
+    text = json.dumps({"title": "Something else"})
+    second = edit_packet(first.public_id, member=walk.cast.ada, seen=first.digest, text=text)
+    text = json.dumps(first.page["arguments"])
+    others = [walk.cast.member(f"{name} Fifth", [Role.REVIEWER]) for name in ("Fay", "Gus")]
+    third = edit_packet(second.public_id, member=others[0], seen=second.digest, text=text)
+    assert Decision.objects.filter(packet=third, carried_from__isnull=False).count() == 1
+    walk.decide(third, others[1])
+    assert walk.fresh(third).state == "approved"
+
+    walk.decide(walk.to_call(), verdict=Verdict.DENY)
+    withdrawn = walk.to_call()
+    withdraw_packet(withdrawn.public_id, member=walk.cast.olu, reason="Not needed.")
+    walk.run_out(walk.to_call())
+    walk.sweep()
+    in_force(walk, "")
+    plain = walk.to_call()
+    walk.decide(plain)
+    canaries.choose(7, member=walk.cast.max)
+    Canaries.objects.update(next_at=timezone.now())
+    assert canaries.open_due(plain.tenant_id) is not None
+    test = Packet.objects.get(canary__isnull=False)
+    assert walk.decide(test).state == "approved"
+
+    assert problems(walk) == ""

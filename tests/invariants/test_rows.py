@@ -1,0 +1,170 @@
+"""Rows that say more than the page of their packet: whoever wrote them gained nothing."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.utils import timezone
+
+from approvals import errors
+from approvals.models import Decision, Packet
+from approvals.states import PacketState, Verdict
+from approvals.undo import release_packet, undo_approval
+from portal.clock import database_now
+from portal.handoff import Job
+from portal.roles import Role
+from runs.models import Event, Run, ToolCall
+from runs.states import CallState
+from tests import clock
+from tests.approvals import stages
+from tests.approvals.stages import SECURITY, TWO_HOURS, asked, passed
+from tests.databases import triggers_off
+from tests.walk import Walk, call_of
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.both_databases]
+
+
+def written(packet: Packet, **columns: Any) -> Packet:
+    """Somebody wrote this into the table."""
+    Packet.objects.filter(pk=packet.pk).update(**columns)
+    packet.refresh_from_db()
+    return packet
+
+
+def approve_in_the_table(packet: Packet) -> None:
+    """All columns as an approval leaves them."""
+    now = database_now()
+    end = now + timedelta(hours=1)
+    written(packet, state="approved", settled_at=now, usable_until=end, held_until=None)
+    ToolCall.objects.filter(packet=packet).update(
+        state=CallState.APPROVED.value, usable_until=end, answer=""
+    )
+
+
+def go_on(walk: Walk, packet: Packet) -> str:
+    """Let the run go on: nothing is sent, and this is why."""
+    Run.objects.filter(pk=packet.run_id).update(status="queued", status_at=timezone.now())
+    walk.deliver(Job.EXECUTE_RUN, packet.run_id)
+    walk.drain()
+    assert walk.tracker.requests == []
+    last = Event.objects.filter(run=packet.run, facts__why__isnull=False).order_by("seq").last()
+    return "" if last is None else str(last.facts["why"])
+
+
+def test_inv01_a_state_without_answers_is_no_approval(walk: Walk) -> None:
+    packet = walk.to_call()
+    approve_in_the_table(packet)
+    assert go_on(walk, packet) == "not_enough"
+
+
+def test_inv01_a_state_with_too_few_answers_is_no_approval(walk: Walk) -> None:
+    packet = asked(walk, '@needs("2")')
+    assert walk.decide(packet).state == PacketState.OPEN
+    approve_in_the_table(packet)
+    assert go_on(walk, packet) == "not_enough"
+
+
+def test_inv01_places_that_nobody_filled_are_not_filled(walk: Walk) -> None:
+    packet = asked(walk, stages.BOTH)
+    walk.decide(packet)
+    written(packet, filled=[[walk.cast.ada.user_id, packet.page["gate"]["stages"][0]["route"]]] * 2)
+    approve_in_the_table(packet)
+    assert go_on(walk, packet) == "not_enough"
+
+
+def test_inv06_fewer_people_than_the_page_wants_are_not_enough(walk: Walk) -> None:
+    packet = written(asked(walk, '@needs("2")'), needed=1)
+    assert walk.decide(packet).state == PacketState.OPEN
+
+
+def test_inv05_a_hold_lasts_as_long_as_the_page_says(walk: Walk) -> None:
+    packet = asked(walk, '@hold("15m")')
+    walk.decide(packet)
+    written(packet, held_until=database_now() - timedelta(seconds=1))
+    assert release_packet(packet.pk) is False
+    walk.sweep()
+    assert walk.fresh(packet).state == PacketState.OPEN
+    approve_in_the_table(packet)
+    assert go_on(walk, packet) == "not_enough"
+    assert call_of(packet).state != CallState.DONE
+
+
+def test_inv05_the_end_of_a_hold_that_nobody_voted_for(walk: Walk) -> None:
+    packet = asked(walk, '@hold("15m")')
+    written(packet, held_until=database_now() - timedelta(seconds=1))
+    assert release_packet(packet.pk) is False
+    assert (walk.fresh(packet).state, packet.round) == (PacketState.OPEN, 2)
+
+
+def test_inv05_votes_that_were_undone_do_not_come_back(walk: Walk) -> None:
+    packet = asked(walk, '@hold("15m")\n@needs("2")')
+    walk.decide(packet)
+    walk.decide(packet, walk.cast.bo)
+    undo_approval(packet.public_id, member=walk.cast.ada, seen=1, reason="")
+    clock.move_on(timedelta(minutes=16))
+
+    written(packet, round=1, held_until=database_now())
+    assert release_packet(packet.pk) is False
+    written(packet, round=1, held_until=None)
+    third = walk.cast.member("Cleo Third", [Role.REVIEWER])
+    with pytest.raises(errors.PacketDamaged):
+        walk.decide(packet, third)
+    approve_in_the_table(packet)
+    assert go_on(walk, packet) == "not_enough"
+
+
+@pytest.mark.parametrize("early", [{"escalated": 7200, "escalate_at": None}, {"opened": True}, {}])
+def test_inv06_nobody_stands_in_before_the_page_says(walk: Walk, early: dict[str, Any]) -> None:
+    packet = asked(walk, SECURITY, TWO_HOURS)
+    now = database_now()
+    if "escalated" in early:
+        written(packet, **early)
+    elif early:
+        written(packet, opened_at=now - timedelta(hours=3), escalate_at=now)
+    else:
+        written(packet, escalate_at=now)
+    written(packet, routes=[])
+    with pytest.raises((errors.PacketDamaged, errors.CountsForNothing)):
+        walk.decide(packet, walk.cast.bo)
+    walk.sweep()
+    assert not Decision.objects.exists()
+    assert not Event.objects.filter(kind="packet.escalated").exists()
+
+
+def test_inv05_the_time_to_decide_is_the_pages(walk: Walk) -> None:
+    packet = passed(asked(walk, '@decide("4h")'), hours=4)
+    written(packet, expires_at=database_now() + timedelta(days=1))
+    with pytest.raises(errors.PacketExpired):
+        walk.decide(packet)
+    assert not Decision.objects.exists()
+
+
+def test_inv05_an_answer_that_came_too_late_is_none(walk: Walk) -> None:
+    packet = walk.decide(asked(walk, '@decide("4h")'))
+    late = packet.opened_at + timedelta(hours=4)
+    with triggers_off(connection):
+        Decision.objects.filter(packet=packet).update(decided_at=late)
+    end = late + timedelta(hours=1)
+    written(packet, settled_at=late, usable_until=end)
+    ToolCall.objects.filter(packet=packet).update(usable_until=end)
+    clock.move_on(timedelta(hours=4, minutes=1))
+    assert go_on(walk, packet) == "not_enough"
+
+
+def test_inv05_an_approval_is_as_old_as_its_last_answer(walk: Walk) -> None:
+    packet = walk.decide(asked(walk, '@execute("30m")'))
+    clock.move_on(timedelta(minutes=31))
+    now = database_now()
+    written(packet, settled_at=now, usable_until=now + timedelta(hours=1), valid_seconds=10**6)
+    ToolCall.objects.filter(packet=packet).update(usable_until=now + timedelta(hours=1))
+    assert go_on(walk, packet) == "approval_ran_out"
+
+
+def test_inv01_another_kind_or_effect_than_the_pages(walk: Walk) -> None:
+    for columns in ({"kind": "question"}, {"effect": "Nothing much."}):
+        packet = written(walk.to_call(), **columns)
+        with pytest.raises(errors.PacketDamaged):
+            walk.decide(packet, verdict=Verdict.APPROVE, comment="Yes.")
