@@ -28,6 +28,8 @@ from runs.narrate import Line, tell
 from runs.states import CallState
 
 PAGE = 50
+# Among so many packets a word is looked for before it is looked for in all of them.
+NEAR = 2_000
 # Numbers beside the navigation are counted this far and no further: "99+".
 CAP = 100
 # What is said to expire soon, at the head of the queue.
@@ -404,7 +406,15 @@ def queue_page(
 ) -> QueuePage:
     """One page of these open packets from a place on, as `reader` is shown them."""
     packets = after_cursor(filtered(packets, filters, reader.tenant_id), cursor)
-    rows = rows_of(packets, PAGE + 1, reader)
+    rows: list[Row] = []
+    if filters.text:
+        # Common words are found among the next ones. Of a word the database cannot know that it
+        # is common: it would look for it everywhere, and sort what it found.
+        following = after_cursor(open_packets(reader.tenant), cursor)
+        for end in following.values_list("expires_at", flat=True)[NEAR : NEAR + 1]:
+            rows = rows_of(packets.filter(expires_at__lte=end), PAGE + 1, reader)
+    if len(rows) <= PAGE:
+        rows = rows_of(packets, PAGE + 1, reader)
     if len(rows) <= PAGE:
         return QueuePage(rows, "")
     last = rows[PAGE - 1]
@@ -416,8 +426,14 @@ def decided_page(member: Membership, filters: Filters, before: int) -> QueuePage
     packets = Packet.objects.filter(tenant=member.tenant, settled_at__isnull=False)
     if before:
         packets = packets.filter(number__lt=before)
-    packets = filtered(packets, filters, member.tenant_id)
-    rows = rows_of(packets.order_by("-number"), PAGE + 1)
+    following = packets.order_by("-number")
+    packets = filtered(following, filters, member.tenant_id)
+    rows: list[Row] = []
+    if filters.text:
+        for end in following.values_list("number", flat=True)[NEAR : NEAR + 1]:
+            rows = rows_of(packets.filter(number__gte=end), PAGE + 1)
+    if len(rows) <= PAGE:
+        rows = rows_of(packets, PAGE + 1)
     more = str(rows[PAGE - 1].number) if len(rows) > PAGE else ""
     return QueuePage(rows[:PAGE], more)
 

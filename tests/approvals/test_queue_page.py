@@ -7,9 +7,11 @@ from collections.abc import Callable
 from datetime import timedelta
 from urllib.parse import urlencode
 
+import pytest
 from django.urls import reverse
 from django.utils import timezone
 
+from approvals import queries
 from approvals.models import Packet
 from approvals.queries import PAGE
 from approvals.states import Verdict
@@ -138,6 +140,38 @@ def test_words_and_numbers_narrow_the_list(walk: Walk) -> None:
     assert other in found
     assert shown(queue_of(visitor, q="nothing like this")) == []
     assert "No open packet is like that" in text_of(queue_of(visitor, q="nothing like this"))
+
+
+def test_words_are_found_near_and_far(walk: Walk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where it is looked for them first changes nothing in what is found."""
+    first = parked_call(walk)
+    more_like(first, 2 * PAGE + 20)
+    visitor = Visitor(walk.cast.ada)
+
+    def pages(follows: str = "after", **wanted: str) -> list[list[str]]:
+        found, after = [], ""
+        while True:
+            page = queue_of(visitor, q="create_issue", **{follows: after}, **wanted)
+            found.append([str(row.public_id) for row in page.context["page"].rows])
+            after = page.context["page"].next_cursor
+            if not after:
+                return found
+
+    monkeypatch.setattr(queries, "NEAR", 10**6)
+    everything = pages()
+    assert [len(page) for page in everything] == [PAGE, PAGE, 21]
+    for near in (3, PAGE, PAGE + 5, 2 * PAGE):
+        monkeypatch.setattr(queries, "NEAR", near)
+        assert pages() == everything
+        assert pages(show="all") == everything
+
+    Packet.objects.update(state="denied", settled_at=timezone.now())
+    monkeypatch.setattr(queries, "NEAR", 10**6)
+    decided = pages("before", show="decided")
+    assert [len(page) for page in decided] == [PAGE, PAGE, 21]
+    for near in (3, PAGE, PAGE + 5, 2 * PAGE):
+        monkeypatch.setattr(queries, "NEAR", near)
+        assert pages("before", show="decided") == decided
 
 
 def test_addresses_that_make_no_sense_show_the_queue(walk: Walk) -> None:
