@@ -29,6 +29,7 @@ def main() -> None:
         from django.conf import settings
         from django.db import transaction
 
+        from approvals.confirm import typed_word
         from approvals.models import Decision, Packet
 
         worker = place.worker()
@@ -53,6 +54,7 @@ def main() -> None:
 
         def decide(packet: Packet) -> float:
             told = {"answer": "approve", "seen": packet.digest, "token": uuid.uuid4().hex}
+            told["typed"] = typed_word(packet)
             return send(f"/t/acme/packets/{packet.public_id}/decide/", 302, **told)
 
         def update(packet: Packet) -> float:

@@ -199,7 +199,7 @@ def crowd(template: Run, count: int) -> None:
         changes = {
             "number": f"{tenant.packet_count} + n",
             "public_id": copies.uuid,
-            "opened_at": copies.apart("opened_at", -1),
+            # The page says when it was opened, so that stays.
             "expires_at": copies.apart("expires_at", 1),
         }
         if packet.call_id:
