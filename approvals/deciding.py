@@ -418,6 +418,11 @@ def demand_allowed(packet: Packet, run: Run) -> None:
         verdict = publication.judge(in_force, facts)
         denied, reason = verdict.effect == "deny", verdict.reason
         version = in_force.number if in_force else 0
+        receipts = list(packet.candidate.receipts.all())
+        # Asked of the receipts themselves: the row only repeats it.
+        why = publication.why_blocked(contract, packet.candidate, receipts, verdict)
+        if why and not denied:
+            raise errors.ApprovalBlocked(number=packet.number, reason=why)
     elif packet.resumption is not None:
         denied = policy_in_force(run.tenant_id) is None
         reason, version = "The tenant has no policy in force, so nothing goes on.", 0

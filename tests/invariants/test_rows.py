@@ -21,6 +21,7 @@ from runs.states import CallState
 from tests import clock
 from tests.approvals import stages
 from tests.approvals.stages import SECURITY, TWO_HOURS, asked, passed
+from tests.cast import REPAIR
 from tests.databases import triggers_off
 from tests.walk import Walk, call_of
 
@@ -168,3 +169,12 @@ def test_inv01_another_kind_or_effect_than_the_pages(walk: Walk) -> None:
         packet = written(walk.to_call(), **columns)
         with pytest.raises(errors.PacketDamaged):
             walk.decide(packet, verdict=Verdict.APPROVE, comment="Yes.")
+
+
+def test_inv05_a_check_that_did_not_pass_blocks_whatever_the_row_says(walk: Walk) -> None:
+    packet = walk.to_review([REPAIR[0], REPAIR[-1]], verification=True)  # nothing was repaired
+    assert "verification" in packet.blocked
+    written(packet, blocked="")
+    with pytest.raises(errors.ApprovalBlocked, match="verification"):
+        walk.decide(packet)
+    assert not Decision.objects.exists()
