@@ -83,7 +83,9 @@ def mutants(module: str, only: frozenset[str] = frozenset()) -> Iterator[Mutant]
             again = f" ({seen[text]})" if seen[text] > 1 else ""
             yield Mutant(module, name, mutation.line, f"{text}{again}", mutation)
         if _is_atomic(node):
-            yield Mutant(module, name, node.body[-1].lineno, f"no {UNGUARDED}", None)
+            # Where it begins, not where it ends: a test of it fails somewhere in between.
+            begins = node.body[1 if ast.get_docstring(node) and node.body[1:] else 0]
+            yield Mutant(module, name, begins.lineno, f"no {UNGUARDED}", None)
 
 
 def _is_atomic(node: Function) -> bool:
