@@ -12,6 +12,7 @@ from portal.models import AuditEntry
 from runs import lifecycle
 from runs.models import Event, Run, ToolCall
 from runs.states import CallState, RunStatus
+from tests.approvals.test_canaries import opened
 from tests.walk import Walk, call_of, parked_call
 
 
@@ -176,3 +177,17 @@ def test_all_of_it_is_there_or_nothing(
     assert not AuditEntry.objects.filter(subject=f"packet:{packet.pk}").exclude(
         action="packet.opened"
     )
+
+
+def test_whoever_looks_at_it_looks_again(walk: Walk, monkeypatch: pytest.MonkeyPatch) -> None:
+    packet = walk.run_out(parked_call(walk))
+    seen: list[Packet] = []
+    monkeypatch.setattr(closing, "tell", seen.append)
+    expire_packet(packet.pk)
+    assert seen == [packet]
+
+
+def test_a_test_packet_ends_once_as_well(walk: Walk) -> None:
+    packet = walk.run_out(opened(walk))
+    assert expire_packet(packet.pk)
+    assert not expire_packet(packet.pk)
