@@ -96,6 +96,7 @@ def shortfall(packet: Packet) -> str:
         said = {
             "verdict": vote.verdict,
             "person": vote.person_id,
+            "on_behalf_of": vote.on_behalf_of_id,
             "round": vote.round,
             "signature": vote.signature,
             "self_approved": vote.self_approved,

@@ -219,7 +219,7 @@ class _Details:
                 (each.packet_id, each.person_id, each.round): each
                 for each in Decision.objects.filter(
                     packet__in=wanted.get("decision", ())
-                ).select_related("person", "carried_from")
+                ).select_related("person", "carried_from", "on_behalf_of")
             },
             {
                 each.pk: sorted(each.receipts.all(), key=lambda one: one.check_name)
@@ -277,6 +277,14 @@ def _decision_body(decision: Decision) -> dict[str, Any]:
         "self_approved": decision.self_approved,
         "at": decision.decided_at.isoformat(),
         **({"attention": decision.attention} if decision.attention is not None else {}),
+        **(
+            {
+                "on_behalf_of": decision.on_behalf_of_id,
+                "on_behalf_of_name": decision.on_behalf_of.name,
+            }
+            if decision.on_behalf_of is not None
+            else {}
+        ),
         **({"signature": decision.signature} if decision.signature is not None else {}),
         **({"carried_from": source.packet_id} if (source := decision.carried_from) else {}),
     }

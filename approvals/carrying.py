@@ -69,9 +69,13 @@ def settle_votes(packet: Packet, run: Run) -> None:
 
 
 def _given(packet: Packet) -> Iterator[Decision]:
-    """Votes that were given on this very page, by people who read it."""
+    """Votes that were given on this very page, by people who read it and in their own name."""
     votes = packet.votes().filter(
-        verdict=Verdict.APPROVE, carried_from=None, digest=packet.digest, signature__isnull=True
+        verdict=Verdict.APPROVE,
+        carried_from=None,
+        on_behalf_of=None,
+        digest=packet.digest,
+        signature__isnull=True,
     )
     yield from votes.select_related("person", "packet").order_by("decided_at", "pk")
 
@@ -166,7 +170,10 @@ def why_void(before: Packet, after: Packet, *, diffs: bool = True) -> str:
         return f"passkeys signed the digest of packet {before.number}, and this is another one"
     if not carry.same(before.page, after.page):
         return "fewer people are excluded"
-    return "their people do not count here, or they alone would have been enough"
+    return (
+        "their people do not count here, they were given in another’s name, or they alone would "
+        "have been enough"
+    )
 
 
 def hunks_between(before: Packet, after: Packet) -> str:

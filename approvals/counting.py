@@ -13,6 +13,9 @@ from approvals.states import PacketKind, Verdict
 from portal.models import Membership, Passkey, Tenant
 from portal.roles import FOR_PEOPLE, Permission, permissions_of
 
+DECIDING = frozenset({Permission.DECIDE, Permission.PUBLISH})
+"""Whoever has none of these answers no packet."""
+
 
 def needed_permission(kind: str, verdict: Verdict) -> tuple[Permission, ...]:
     """Any one of these is enough. A publisher lets out; a reviewer may hold back as well."""
@@ -82,7 +85,7 @@ class Asked:
 
 
 def voters_of(packet: Packet) -> Mapping[int, list[str]]:
-    """Who approved this packet and still counts, oldest first, with their routes.
+    """Whose places are filled by approvals that still count, oldest first, with their routes.
 
     An approval is worth nothing once its person may not give it: of several that are needed the
     first may be days old when the last one comes.
@@ -94,13 +97,12 @@ def voters_of(packet: Packet) -> Mapping[int, list[str]]:
 def voters_with(
     packet: Packet, votes: Iterable[Decision], present: Membership
 ) -> Mapping[int, list[str]]:
-    """The same, where `present`, as read in this transaction, may approve and is one of `votes`.
+    """The same, where `present`, as read in this transaction, may approve and is one of `votes`:
+    whose place is filled, where somebody decided in another's name.
 
     Nothing more is read where nobody else approved and it does not matter who is in which group.
     """
-    others = (
-        each.verdict == Verdict.APPROVE for each in votes if each.person_id != present.user_id
-    )
+    others = (each.verdict == Verdict.APPROVE for each in votes if each.place != present.user_id)
     if any(others) or quorum_of(packet).stages:
         return voters_of(packet)
     return {present.user_id: [f"role:{role}" for role in present.roles]}
@@ -120,20 +122,39 @@ def voters_by_packet(tenant: Tenant, packets: Iterable[Asked]) -> dict[int, dict
             person__memberships__tenant=tenant,
         )
         .order_by("decided_at", "pk")
-        .values_list("packet_id", "person_id", "person__memberships__roles")
+        .values_list("packet_id", "person_id", "on_behalf_of_id", "person__memberships__roles")
     )
     rows = list(gave)
     if not rows:
         return found
+    givers = _roles_of(tenant, {row[2] for row in rows} - {None})
+    people = {row[2] or row[1] for row in rows}
     groups = _groups_by_person(
-        GroupMember.objects.filter(tenant=tenant, membership__user__in={row[1] for row in rows})
+        GroupMember.objects.filter(tenant=tenant, membership__user__in=people)
     )
-    for pk, person, roles in rows:
-        packet, granted = asked[pk], permissions_of(roles)
-        alone = tenant.one_person
-        if (alone or person not in packet.excluded) and _may(granted, packet.kind):
-            found[pk][person] = [*groups.get(person, ()), *(f"role:{role}" for role in roles)]
+    for pk, person, giver, roles in rows:
+        packet, place, counted = asked[pk], giver or person, roles
+        if giver is None:
+            may = tenant.one_person or person not in packet.excluded
+        else:
+            # It is the giver's place; and whoever acts must be somebody who may decide.
+            counted = givers.get(giver, [])
+            may = bool(permissions_of(roles) & DECIDING) and not {person, giver} & {
+                *packet.excluded
+            }
+        if may and _may(permissions_of(counted), packet.kind):
+            found[pk][place] = [*groups.get(place, ()), *(f"role:{role}" for role in counted)]
     return found
+
+
+def _roles_of(tenant: Tenant, people: Collection[int]) -> dict[int, list[str]]:
+    """The roles of these people as far as they are here and active; no query for nobody."""
+    if not people:
+        return {}
+    there = Membership.objects.filter(
+        tenant=tenant, user__in=people, user__is_active=True, user__is_machine=False
+    )
+    return dict(there.values_list("user_id", "roles"))
 
 
 def _may(granted: Collection[Permission], kind: str) -> bool:
@@ -201,5 +222,6 @@ def askable(packet: Packet) -> dict[int, list[str]]:
     """Whoever may approve it and has not answered, with their routes."""
     excluded = () if packet.tenant.one_person else packet.excluded
     voters = People.of(packet.tenant).voters(packet.kind, excluded)
-    answered = set(packet.votes().values_list("person_id", flat=True))
+    heard = packet.votes().values_list("person_id", "on_behalf_of_id")
+    answered = {each for pair in heard for each in pair}
     return {person: routes for person, routes in voters.items() if person not in answered}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -15,6 +16,7 @@ from approvals import (
     bounds,
     carried,
     confirm,
+    delegation,
     egress,
     errors,
     publication,
@@ -73,6 +75,8 @@ class Answer:
     passkey: str = ""
     view: str = ""
     claims: str = ""
+    # Whose right is used, by primary key, where somebody decides in another's name.
+    behalf: int = 0
 
 
 # What a person may send back: the agent can propose it anew. The rest is wanted as it is, or not.
@@ -97,6 +101,7 @@ _TELLING = (
     errors.PacketDamaged,
     errors.OwnRequest,
     errors.MachineMayNotDecide,
+    delegation.NotInTheirName,
     passkeys.PasskeyRefused,
     passkeys.PasskeyCopied,
 )
@@ -131,30 +136,36 @@ def _settle(public_id: uuid.UUID, answer: Answer, *, member: Membership) -> Pack
 
 
 def _answer(run: Run, packet: Packet, answer: Answer, present: Membership) -> None:
-    _may_decide(packet, answer, present)
+    holder = delegation.holder_of(packet, present, answer.behalf) if answer.behalf else present
+    _may_decide(packet, answer, present, holder)
     votes = _VOTES.all(packet=packet.pk, round=packet.round)
-    earlier = next((each for each in votes if each.person_id == present.user_id), None)
-    if earlier is not None:
-        if answer.token and earlier.token == answer.token and earlier.verdict == answer.verdict:
+    if (earlier := _earlier(packet, votes, present, holder)) is not None:
+        same = earlier.token == answer.token and earlier.verdict == answer.verdict
+        if answer.token and same and earlier.place == holder.user_id:
             return
         raise errors.AlreadyDecided(number=packet.number, verdict=earlier.verdict)
     now = database_now()
     still_decidable(packet, answer, run, now)
-    self_approved = _four_eyes(packet, answer, present)
+    self_approved = _four_eyes(packet, answer, present, holder)
     acknowledged, signature = 0, None
     if answer.verdict is Verdict.APPROVE:
         # Before anything of the tenant is locked, as a line of its log does: whoever removes the
         # key locks it in this order.
-        signature = signing.signature_of(packet, answer.passkey, present.user)
+        signature = signing.signature_of(packet, answer.passkey, present.user, answer.behalf)
     escalate(packet, run, now)
     if answer.verdict is Verdict.APPROVE:
-        _counts(packet, present)
+        _counts(packet, holder)
         demand_allowed(packet, run)
         acknowledged = _acknowledged(packet, answer)
+    given_for = {}
+    if holder is not present:
+        delegation.holder_of(packet, present, answer.behalf, sure=True)
+        given_for = {"on_behalf_of": holder.user}
     vote = Decision(
         tenant=packet.tenant,
         packet=packet,
         person=present.user,
+        **given_for,
         verdict=answer.verdict.value,
         digest=answer.seen,
         round=packet.round,
@@ -168,16 +179,16 @@ def _answer(run: Run, packet: Packet, answer: Answer, present: Membership) -> No
     statements.insert(vote)
     votes.append(vote)
     quorum = quorum_of(packet)
-    voters = voters_with(packet, votes, present) if answer.verdict is Verdict.APPROVE else {}
+    voters = voters_with(packet, votes, holder) if answer.verdict is Verdict.APPROVE else {}
     state = after(PacketState(packet.state), answer.verdict, reached=quorum.reached(voters))
     if state is None:
         raise errors.AlreadySettled(number=packet.number, state=packet.state, by="")
     filled = quorum.filled(voters)
     stage = {}
-    if present.user.pk in filled:
-        place = quorum.stages[filled[present.user.pk]]
+    if holder.user_id in filled:
+        place = quorum.stages[filled[holder.user_id]]
         stage["stage"] = place.name
-        if stood_in := place.stands_in(voters[present.user.pk]):
+        if stood_in := place.stands_in(voters[holder.user_id]):
             stage["stood_in"] = stood_in
     append_events(
         run,
@@ -189,6 +200,7 @@ def _answer(run: Run, packet: Packet, answer: Answer, present: Membership) -> No
                     "packet": packet.number,
                     "approval": answer.seen,
                     "by": present.user.name,
+                    **{name: each.name for name, each in given_for.items()},
                     "result": state.value,
                     "self_approved": self_approved,
                     **stage,
@@ -206,6 +218,7 @@ def _answer(run: Run, packet: Packet, answer: Answer, present: Membership) -> No
         comment=answer.comment[:2000],
         round=packet.round,
         self_approved=self_approved,
+        **{name: each.pk for name, each in given_for.items()},
         **({"acknowledged": acknowledged} if acknowledged else {}),
         **({"attention": digest(vote.attention)} if vote.attention else {}),
         **stage,
@@ -295,11 +308,26 @@ def lockable(packets: QuerySet[Packet]) -> QuerySet[Packet]:
     )
 
 
-def _may_decide(packet: Packet, answer: Answer, member: Membership) -> None:
+def _earlier(
+    packet: Packet, votes: Sequence[Decision], member: Membership, holder: Membership
+) -> Decision | None:
+    """This member's own answer. Raises `VoiceUsed` for one of whoever counts as one with them."""
+    people = {member.user_id, holder.user_id}
+    voices = [each for each in votes if people & {each.person_id, each.on_behalf_of_id}]
+    for each in voices:
+        if each.person_id != member.user_id:
+            mine = each.on_behalf_of_id == member.user_id
+            of = "your name" if mine else f"the name of {holder.user.name}"
+            whose = f" in {of}" if each.on_behalf_of_id in people else ""
+            raise delegation.VoiceUsed(name=each.person.name, number=packet.number, whose=whose)
+    return voices[0] if voices else None
+
+
+def _may_decide(packet: Packet, answer: Answer, member: Membership, holder: Membership) -> None:
     if member.user.is_machine:
         raise errors.MachineMayNotDecide
     wanted = needed_permission(packet.kind, answer.verdict)
-    if not any(member.may(each) for each in wanted):
+    if not any(holder.may(each) for each in wanted):
         raise NotAllowed(permission=wanted[0].value)
     if answer.verdict is Verdict.REQUEST_CHANGES and packet.kind not in TAKES_CHANGES:
         raise BadInput(
@@ -374,11 +402,15 @@ def whole(packet: Packet) -> bool:
     return True
 
 
-def _four_eyes(packet: Packet, answer: Answer, member: Membership) -> bool:
-    """Whether this is a self-approval that a one-person tenant declared. Raises `OwnRequest`."""
-    if answer.verdict is not Verdict.APPROVE or member.user.person_id not in packet.excluded:
+def _four_eyes(packet: Packet, answer: Answer, member: Membership, holder: Membership) -> bool:
+    """Whether this is a self-approval that a one-person tenant declared. Raises `OwnRequest`.
+
+    In another's name neither of the two may be excluded, and there nothing bends that.
+    """
+    people = {member.user.person_id, holder.user.person_id}
+    if answer.verdict is not Verdict.APPROVE or not people & {*packet.excluded}:
         return False
-    if packet.tenant.one_person:
+    if packet.tenant.one_person and holder is member:
         return True
     raise errors.OwnRequest(number=packet.number)
 

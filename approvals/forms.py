@@ -10,6 +10,7 @@ from urllib.parse import urlencode
 from django import forms
 
 from approvals.demands import HANDLE
+from approvals.states import PacketKind
 from portal.context import roles_in_words
 from portal.models import Membership
 from portal.visible import hides_in_name, spelled
@@ -241,3 +242,56 @@ class BundleForm(forms.Form):
 
 def _midnight(day: date) -> datetime:
     return datetime.combine(day, time(), UTC)
+
+
+class HandOverForm(forms.Form):
+    """To whom somebody hands over their right to decide, until when, and for which packets."""
+
+    KINDS = (
+        (PacketKind.CALL.value, "Tool calls"),
+        (PacketKind.QUESTION.value, "Questions"),
+        (PacketKind.EGRESS.value, "Network"),
+        (PacketKind.RESUME.value, "Going on"),
+        (PacketKind.PUBLICATION.value, "Publications"),
+    )
+    _DAY = forms.DateInput(attrs={"type": "date"})
+
+    until = forms.DateField(
+        label="I am away until",
+        widget=_DAY,
+        help_text="The last day, in UTC. You can end it sooner.",
+    )
+    taker = forms.TypedChoiceField(label="Who decides in my name", coerce=int)
+    since = forms.DateField(label="From", required=False, widget=_DAY, help_text="Empty: now.")
+    kinds = forms.MultipleChoiceField(
+        label="Packets",
+        choices=KINDS,
+        required=False,
+        widget=forms.CheckboxSelectMultiple,
+        help_text="None chosen: all of them.",
+    )
+    tools = forms.CharField(
+        label="Tools",
+        required=False,
+        max_length=1000,
+        help_text="Names with commas between. Empty: all of them.",
+    )
+
+    def __init__(self, takers: Sequence[Membership], *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        field = cast(forms.TypedChoiceField, self.fields["taker"])
+        field.choices = [
+            (each.pk, f"{spelled(each.user.name)}, {roles_in_words(each).lower()}")
+            for each in takers
+        ]
+
+    def clean_tools(self) -> list[str]:
+        return [each.strip() for each in self.cleaned_data["tools"].split(",") if each.strip()]
+
+    def begins_at(self, now: datetime) -> datetime:
+        since = self.cleaned_data["since"]
+        return max(_midnight(since), now) if since else now
+
+    def ends_at(self) -> datetime:
+        """When the last day is over."""
+        return _midnight(self.cleaned_data["until"]) + timedelta(days=1)

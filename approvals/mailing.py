@@ -19,6 +19,7 @@ from django.conf import settings
 from django.core.mail import EmailMessage, get_connection
 from django.urls import reverse
 
+from approvals import delegation
 from approvals.counting import still_asked
 from approvals.models import Mail, Packet
 from approvals.states import PacketState
@@ -94,9 +95,11 @@ def send() -> int:
 
 
 def _whom(packet: Packet, now: datetime) -> list[int]:
-    """Who is to be written to about a packet now: those whose approval it waits for."""
-    waits = packet.state == PacketState.OPEN and packet.held_until is None
-    return still_asked(packet) if waits and now < packet.expires_at else []
+    """Who is to be written to about a packet now: those whose approval it waits for, and whoever
+    has their right."""
+    if packet.state != PacketState.OPEN or packet.held_until or now >= packet.expires_at:
+        return []
+    return delegation.with_stand_ins(packet, still_asked(packet), now)
 
 
 def letter(row: Mail) -> EmailMessage:

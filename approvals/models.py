@@ -336,6 +336,10 @@ class Decision(models.Model):
     tenant = models.ForeignKey(Tenant, models.PROTECT, related_name="+")
     packet = models.ForeignKey(Packet, models.PROTECT, related_name="decisions")
     person = models.ForeignKey(settings.AUTH_USER_MODEL, models.PROTECT, related_name="+")
+    # Whose right it was, where somebody decided in another's name (`Delegation`).
+    on_behalf_of = models.ForeignKey(
+        settings.AUTH_USER_MODEL, models.PROTECT, null=True, blank=True, related_name="+"
+    )
     verdict = models.CharField(max_length=16)
     digest = models.CharField(max_length=64)
     # The packet's, when it was given.
@@ -363,6 +367,14 @@ class Decision(models.Model):
             models.UniqueConstraint(
                 name="decision_once_per_person", fields=["packet", "person", "round"]
             ),
+            # And their right is used once, whoever has it.
+            models.UniqueConstraint(
+                name="decision_once_in_a_name", fields=["packet", "on_behalf_of", "round"]
+            ),
+            models.CheckConstraint(
+                name="decision_in_anothers_name",
+                condition=Q(on_behalf_of=None) | ~Q(on_behalf_of=models.F("person")),
+            ),
             models.CheckConstraint(
                 name="decision_verdict_known", condition=Q(verdict__in=[v.value for v in Verdict])
             ),
@@ -370,6 +382,51 @@ class Decision(models.Model):
         indexes = [
             # What somebody decided today, counted on every page, however much it was in all.
             models.Index(name="decision_of_day_idx", fields=["tenant", "person", "decided_at"]),
+        ]
+
+    @property
+    def place(self) -> int:
+        """Whose place it fills, by primary key: that of whoever's right it was."""
+        return self.on_behalf_of_id or self.person_id
+
+
+class Delegation(models.Model):
+    """One member's right to decide, in the hands of another member for some time.
+
+    Whoever has it decides in the name of whoever gave it, with what that one may do by now, and
+    hands it to nobody. It ends with either membership.
+    """
+
+    tenant = models.ForeignKey(Tenant, models.PROTECT, related_name="+")
+    giver = models.ForeignKey(Membership, models.CASCADE, related_name="+")
+    taker = models.ForeignKey(Membership, models.CASCADE, related_name="+")
+    # Which packets: their kinds, and the tools they are about. Empty: all.
+    kinds = models.JSONField(default=list)
+    tools = models.JSONField(default=list)
+    begins_at = models.DateTimeField()
+    ends_at = models.DateTimeField()
+    made_at = models.DateTimeField()
+    ended_at = models.DateTimeField(null=True, blank=True)
+    ended_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, models.PROTECT, null=True, blank=True, related_name="+"
+    )
+
+    class Meta:
+        constraints = [
+            models.CheckConstraint(
+                name="delegation_begins_first", condition=Q(begins_at__lt=models.F("ends_at"))
+            ),
+            models.CheckConstraint(
+                name="delegation_to_another", condition=~Q(giver=models.F("taker"))
+            ),
+        ]
+        indexes = [
+            # What somebody has of others, asked on every page.
+            models.Index(
+                name="delegation_taker_idx",
+                fields=["taker", "ends_at"],
+                condition=Q(ended_at=None),
+            ),
         ]
 
 

@@ -9,6 +9,7 @@ from django.views.decorators.http import require_POST
 
 from approvals import signing
 from approvals.access import access_packet
+from approvals.delegation_views import behalf_of
 from portal.access import TenantRequest, tenant_view
 from portal.roles import Permission
 
@@ -18,4 +19,5 @@ from portal.roles import Permission
 def packet_passkey(request: TenantRequest, public_id: uuid.UUID) -> HttpResponse:
     """What the browser is asked to sign. Who may decide is asked with the decision."""
     found = access_packet(request.membership, public_id)
-    return JsonResponse(signing.asked(found, request.POST.get("seen", ""), request.user))
+    behalf = behalf_of(request)
+    return JsonResponse(signing.asked(found, request.POST.get("seen", ""), request.user, behalf))

@@ -409,6 +409,7 @@ def _statement(row: Publication, run: Run) -> dict[str, Any]:
             "decisions": [
                 {
                     "person": each.person.name,
+                    **({"on_behalf_of": each.on_behalf_of.name} if each.on_behalf_of else {}),
                     "verdict": each.verdict,
                     "digest": each.digest,
                     "at": each.decided_at.isoformat(),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any
@@ -15,10 +15,19 @@ from django.db.models import Exists, OuterRef, Q, QuerySet
 from django.utils import timezone
 from django.utils.dateparse import parse_datetime
 
+from approvals import delegation
 from approvals import holds as _holds  # noqa: F401 - registers the lookup
 from approvals.counting import Asked, needed_permission, routes_of, voters_by_packet
-from approvals.models import Candidate, Decision, Packet, PolicyVersion, Publication, Receipt
-from approvals.quorum import Voters
+from approvals.models import (
+    Candidate,
+    Decision,
+    Delegation,
+    Packet,
+    PolicyVersion,
+    Publication,
+    Receipt,
+)
+from approvals.quorum import Voters, listed
 from approvals.standing import Reader, row_sentence
 from approvals.states import PacketKind, PacketState, PublicationState, Verdict
 from approvals.times import said
@@ -57,13 +66,29 @@ def mine(packets: QuerySet[Packet], member: Membership) -> QuerySet[Packet]:
     """Those that can use this member's answer: allowed, counts, not excluded, not yet given."""
     if member.user.is_machine:
         return packets.none()
-    answered = Decision.objects.filter(
-        packet=OuterRef("pk"), person=member.user, round=OuterRef("round")
-    )
-    usable = packets.filter(kind__in=kinds_for(member), held_until=None).exclude(Exists(answered))
-    usable = usable.filter(routes__open_to=([f"role:{role}" for role in member.roles], member.pk))
-    if not member.tenant.one_person:
-        usable = usable.exclude(excluded__holds=member.user.person_id)
+    return packets.filter(_usable(member, member))
+
+
+def _usable(member: Membership, holder: Membership) -> Q:
+    """Packets that can use the answer of this member with the right of `holder`."""
+    people = {member.user_id, holder.user_id}
+    given = Q(person__in=people) | Q(on_behalf_of__in=people)
+    answered = Decision.objects.filter(given, packet=OuterRef("pk"), round=OuterRef("round"))
+    usable = Q(kind__in=kinds_for(holder), held_until=None) & ~Q(Exists(answered))
+    usable &= Q(routes__open_to=([f"role:{role}" for role in holder.roles], holder.pk))
+    if not (member.tenant.one_person and member is holder):
+        for person in (member.user.person_id, holder.user.person_id)[: len(people)]:
+            usable &= ~Q(excluded__holds=person)
+    return usable
+
+
+def _in_a_name(member: Membership, handed: Delegation) -> Q:
+    """Packets that this member may answer with what was handed to them."""
+    usable = _usable(member, handed.giver)
+    if handed.kinds:
+        usable &= Q(kind__in=handed.kinds)
+    if handed.tools:
+        usable &= Q(heading__tool__in=handed.tools)
     return usable
 
 
@@ -74,6 +99,8 @@ SELECT
   (SELECT count(*) FROM own),
   (SELECT count(*) FROM own WHERE expires_at <= %s),
   (SELECT count(*) FROM own WHERE reminded > 0),
+  (SELECT count(*) FROM approvals_delegation
+    WHERE taker_id = %s AND ended_at IS NULL AND begins_at <= %s AND ends_at > %s),
   (SELECT count(*) FROM (SELECT 1 FROM approvals_decision
     WHERE tenant_id = %s AND person_id = %s AND decided_at >= %s
     AND carried_from_id IS NULL LIMIT %s) AS answers),
@@ -90,7 +117,7 @@ SELECT
   (SELECT count(*) FROM (SELECT 1 FROM runs_credentialgrant
     WHERE tenant_id = %s AND state = 'lost' AND settled_at IS NULL LIMIT %s) AS secrets)
 """
-_NUMBERS = ("queue", "soon", "reminded", "today", "runs", "handed", "unknown")
+_NUMBERS = ("queue", "soon", "reminded", "handed_over", "today", "runs", "handed", "unknown")
 _NOTHING = "SELECT expires_at, reminded FROM approvals_packet WHERE 1 = 0"
 
 
@@ -114,9 +141,32 @@ def _own(asker: _Asker) -> QuerySet[Packet]:
 
 
 def waiting_for(member: Membership) -> QuerySet[Packet]:
-    """Open packets that wait for this member. Kept as a question, not as its answer: putting it
-    takes longer than the database needs for it."""
-    return _own(_Asker.of(member)).all()
+    """Open packets that wait for this member, with what others handed to them.
+
+    One's own are kept as a question, not as its answer: putting it takes longer than the database
+    needs for it.
+    """
+    handed = delegation.received(member, timezone.now())
+    if not handed:
+        return _own(_Asker.of(member)).all()
+    return open_packets(member.tenant).filter(_all_of(member, handed))
+
+
+def _all_of(member: Membership, handed: Sequence[Delegation]) -> Q:
+    every = _usable(member, member)
+    for each in handed:
+        every |= _in_a_name(member, each)
+    return every
+
+
+def names_for(member: Membership, packets: Sequence[int]) -> dict[int, list[str]]:
+    """In whose names this member may answer which of these packets."""
+    names: dict[int, list[str]] = {}
+    for each in delegation.received(member, timezone.now()):
+        theirs = Packet.objects.filter(_in_a_name(member, each), pk__in=packets)
+        for pk in theirs.values_list("pk", flat=True):
+            names.setdefault(pk, []).append(each.giver.user.name)
+    return names
 
 
 @lru_cache(maxsize=1024)
@@ -132,14 +182,16 @@ def shell_counts(member: Membership) -> Mapping[str, int]:
     """Small numbers for the navigation and the head of the queue, each counted to `CAP`.
 
     `queue` waits for this member, `soon` of that expires within `SOON`, and of `reminded` they were
-    told again; `today` this member answered; `runs` are under way; `handed` are failures this
-    member has; `unknown` outcomes stand on the desk.
+    told again; `handed_over` is how many members' right to decide they have; `today` this member
+    answered; `runs` are under way; `handed` are failures this member has; `unknown` outcomes stand
+    on the desk.
     """
     statement, params = _own_statement(_Asker.of(member))
-    stored = connection.ops.adapt_datetimefield_value
+    stored, now = connection.ops.adapt_datetimefield_value, timezone.now()
     here, theirs = (member.tenant_id,), (member.tenant_id, member.user_id)
     values = (
-        *(*params, stored(timezone.now() + SOON)),
+        *(*params, stored(now + SOON)),
+        *(member.pk, stored(now), stored(now)),
         *(*theirs, stored(_midnight()), CAP),
         *(*here, CAP),
         *(*theirs, CAP),
@@ -150,7 +202,16 @@ def shell_counts(member: Membership) -> Mapping[str, int]:
     with connection.cursor() as cursor:
         cursor.execute(_SHELL_COUNTS.format(own=statement), values)
         numbers = cursor.fetchone()
-    return dict(zip(_NUMBERS, numbers, strict=True))
+    counts = dict(zip(_NUMBERS, numbers, strict=True))
+    if counts["handed_over"]:
+        # What waits in others' names too. Few people have any, and only they ask twice.
+        waiting = waiting_for(member)
+        counts |= {
+            "queue": waiting[:CAP].count(),
+            "soon": waiting.filter(expires_at__lte=now + SOON)[:CAP].count(),
+            "reminded": waiting.filter(reminded__gt=0)[:CAP].count(),
+        }
+    return counts
 
 
 def _midnight() -> datetime:
@@ -415,6 +476,12 @@ def queue_page(
             rows = rows_of(packets.filter(expires_at__lte=end), PAGE + 1, reader)
     if len(rows) <= PAGE:
         rows = rows_of(packets, PAGE + 1, reader)
+    if names := names_for(reader, [row.pk for row in rows]):
+        marked = {pk: ("users", f"for {listed(them)}", "wait") for pk, them in names.items()}
+        rows = [
+            replace(row, marks=(marked[row.pk], *row.marks)) if row.pk in marked else row
+            for row in rows
+        ]
     if len(rows) <= PAGE:
         return QueuePage(rows, "")
     last = rows[PAGE - 1]

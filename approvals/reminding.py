@@ -10,7 +10,7 @@ from datetime import datetime
 
 from django.db import transaction
 
-from approvals import bounds, mailing, times
+from approvals import bounds, delegation, mailing, times
 from approvals.counting import askable, quorum_of, still_asked
 from approvals.effects import tell
 from approvals.models import Packet
@@ -49,7 +49,7 @@ def _remind(packet: Packet, now: datetime) -> bool:
     packet.reminded += 1
     packet.remind_at = times.next_reminder(packet.page["gate"], packet.opened_at, now)
     packet.save(update_fields=["reminded", "remind_at"])
-    told = still_asked(packet)
+    told = delegation.with_stand_ins(packet, still_asked(packet), now)
     mailing.post(packet, f"reminder {packet.reminded}", told, now)
     audit.record(
         "packet.reminded",
@@ -86,6 +86,7 @@ def escalate(packet: Packet, run: Run, now: datetime) -> bool:
         for person, routes in askable(packet).items()
         if any(each.route in routes for each in fresh)
     ]
+    told = delegation.with_stand_ins(packet, told, now)
     mailing.post(packet, f"escalation {packet.escalated}", told, now)
     to = listed([whose_of(each) for each in fresh])
     facts = {"packet": packet.number, "approval": packet.digest, "to": to}

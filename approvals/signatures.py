@@ -7,7 +7,8 @@ The browser signs a challenge that says what was decided. Version 1 of it is
 where JSON is RFC 8785 of an object with six members: `digest`, the packet's digest as the person
 saw it; `verdict`; `packet` and `person`, the keys of both rows as a bundle shows them; `round`,
 which begins at 1 and is one more whenever an approval was undone; and `nonce`, 32 random bytes of
-the portal in base64url, used once. So a signature fits one answer of one person
+the portal in base64url, used once. Where somebody decides in another's name a seventh, the key of
+that person, is `on_behalf_of`. So a signature fits one answer of one person
 to one page, and nothing else. What the decision keeps of it is enough to check that without the
 portal: see `fault`. It knows no framework and no table.
 """
@@ -44,6 +45,7 @@ class Decided:
     packet: int
     person: int
     round: int = 1
+    on_behalf_of: int | None = None
 
     def challenge(self, nonce: str) -> str:
         """What the browser is to sign, in base64url. Raises `NotSigned` for what is no nonce."""
@@ -57,6 +59,8 @@ class Decided:
             "round": self.round,
             "nonce": nonce,
         }
+        if self.on_behalf_of is not None:
+            said["on_behalf_of"] = self.on_behalf_of
         return to_base64url(hashlib.sha256(_CONTEXT + canonical(said)).digest())
 
 
@@ -144,6 +148,7 @@ def judged(line: int, body: Mapping[str, Any]) -> Judged:
         packet if type(packet) is int else -1,
         person if type(person) is int else -1,
         counted if type(counted := body.get("round")) is int else -1,
+        giver if type(giver := body.get("on_behalf_of")) is int else None,
     )
     wrong = fault(signature, decided)
     key = key_of(signature) if isinstance(signature, Mapping) else ""

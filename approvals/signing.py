@@ -22,11 +22,11 @@ def is_demanded(packet: Packet) -> bool:
     return isinstance(gate, dict) and bool(gate.get("passkey"))
 
 
-def _decided(packet: Packet, verdict: Verdict, person: User) -> Decided:
-    return Decided(packet.digest, verdict.value, packet.pk, person.pk, packet.round)
+def _decided(packet: Packet, verdict: Verdict, person: User, behalf: int) -> Decided:
+    return Decided(packet.digest, verdict.value, packet.pk, person.pk, packet.round, behalf or None)
 
 
-def asked(packet: Packet, seen: str, person: User) -> dict[str, Any]:
+def asked(packet: Packet, seen: str, person: User, behalf: int = 0) -> dict[str, Any]:
     """What `navigator.credentials.get` is asked, with a nonce that waits for one answer."""
     if not re.fullmatch(r"[0-9a-f]{64}", seen):
         raise errors.NeedsDigest
@@ -35,11 +35,11 @@ def asked(packet: Packet, seen: str, person: User) -> dict[str, Any]:
     if not is_demanded(packet):
         raise BadInput(reason="This packet is decided without a passkey. Reload the page.")
     nonce = passkeys.new_nonce(person, passkeys.Purpose.DECIDE)
-    challenge = _decided(packet, Verdict.APPROVE, person).challenge(nonce)
+    challenge = _decided(packet, Verdict.APPROVE, person, behalf).challenge(nonce)
     return {**passkeys.request_options(person, challenge), "nonce": nonce}
 
 
-def signature_of(packet: Packet, sent: str, person: User) -> dict[str, Any] | None:
+def signature_of(packet: Packet, sent: str, person: User, behalf: int = 0) -> dict[str, Any] | None:
     """The signature of this person's approval, checked and used up, where the packet demands one.
 
     Inside the caller's transaction, with the packet locked: whatever makes the decision fail gives
@@ -53,7 +53,7 @@ def signature_of(packet: Packet, sent: str, person: User) -> dict[str, Any] | No
     nonce = str(answer.get("nonce"))
     try:
         given = Assertion.read(answer)
-        challenge = _decided(packet, Verdict.APPROVE, person).challenge(nonce)
+        challenge = _decided(packet, Verdict.APPROVE, person, behalf).challenge(nonce)
         origin = str(client_data_of(given.client_data).get("origin"))
     except NotSigned as error:
         raise passkeys.PasskeyRefused(reason=error) from error
@@ -91,6 +91,7 @@ def fault(decision: Decision) -> str:
         decision.packet_id,
         decision.person_id,
         decision.round,
+        decision.on_behalf_of_id,
     )
     return signatures.fault(decision.signature, decided)
 

@@ -3,16 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any
 
-from approvals import carrying, times
+from django.utils import timezone
+
+from approvals import carrying, delegation, times
 from approvals.counting import needed_permission, quorum_of, routes_of, voters_of
 from approvals.models import Decision, Packet
 from approvals.quorum import Fallback, Quorum, Stage, Voters, listed, whose_of
 from approvals.states import PacketKind, PacketState, Verdict
 from portal.models import Membership
 from portal.roles import Permission
+
+
+@dataclass(frozen=True)
+class InName:
+    """Somebody whose right to decide this member has, by primary key, and until when."""
+
+    person: int
+    name: str
+    until: datetime
+    may_approve: bool
+    may_hold_back: bool
 
 
 @dataclass(frozen=True)
@@ -25,6 +39,9 @@ class Standing:
     answered: Decision | None = None
     self_approval: bool = False
     may_undo: bool = False
+    # Those in whose names this member may answer; and whether they may as themselves.
+    names: tuple[InName, ...] = ()
+    as_oneself: bool = True
 
     @property
     def may_answer(self) -> bool:
@@ -36,13 +53,55 @@ ROLE_NEEDED = {Permission.PUBLISH: "publisher", Permission.DECIDE: "reviewer"}
 
 def standing_of(packet: Packet, member: Membership) -> Standing:
     """The same rules as `settle_packet`, asked beforehand so that the page can explain them."""
+    own = _own_standing(packet, member)
+    if packet.held_until is not None or packet.state != PacketState.OPEN or own.answered:
+        return own
+    names, words = [], [own.words]
+    for each in delegation.received(member, timezone.now()):
+        if not delegation.is_for(each, packet):
+            continue
+        giver, until = each.giver, f"{each.ends_at:%d %b %Y %H:%M} UTC"
+        if delegation.voices_of(packet, giver.user_id, member.user_id).exists():
+            words.append(f"You decide for {giver.user.name}, who counts here already.")
+            continue
+        barred = {giver.user.person_id, member.user.person_id} & {*packet.excluded}
+        may_approve = (
+            not barred
+            and any(giver.may(one) for one in needed_permission(packet.kind, Verdict.APPROVE))
+            and quorum_of(packet).counts(routes_of(giver))
+        )
+        may_hold_back = any(giver.may(one) for one in needed_permission(packet.kind, Verdict.DENY))
+        words.append(f"You decide for {giver.user.name} until {until}.")
+        if giver.user.person_id in packet.excluded:
+            words.append(f"{giver.user.name} may not approve this, so nor may you in that name.")
+        if may_approve or may_hold_back:
+            names.append(
+                InName(giver.user_id, giver.user.name, each.ends_at, may_approve, may_hold_back)
+            )
+    if len(words) == 1:
+        return own
+    return replace(
+        own,
+        words=" ".join(words),
+        names=tuple(names),
+        as_oneself=own.may_answer,
+        may_approve=own.may_approve or any(each.may_approve for each in names),
+        may_hold_back=own.may_hold_back or any(each.may_hold_back for each in names),
+    )
+
+
+def _own_standing(packet: Packet, member: Membership) -> Standing:
+    """What a member is in their own right."""
     if packet.held_until is not None:
         holding = needed_permission(packet.kind, Verdict.DENY)
         may_undo = not member.user.is_machine and any(member.may(each) for each in holding)
         return Standing("It is approved, and can be undone.", False, False, may_undo=may_undo)
-    own = packet.votes().filter(person=member.user).first()
+    own = delegation.voices_of(packet, member.user_id).select_related("person").first()
     if own is not None:
-        return Standing("You have answered. A person counts once.", False, False, own)
+        who = "You have" if own.person_id == member.user_id else f"{own.person.name} has"
+        whose = "" if own.person_id == member.user_id else " in your name"
+        words = f"{who} answered{whose}. A person counts once."
+        return Standing(words, False, False, own)
     if member.user.is_machine:
         return Standing("This is a machine account. It can ask and never decides.", False, False)
     approving = needed_permission(packet.kind, Verdict.APPROVE)
@@ -218,7 +277,9 @@ class Vote:
 def votes_of(packet: Packet) -> list[Vote]:
     """Every answer, oldest first, with the stage it fills: now, or when it was approved."""
     decisions = list(
-        packet.decisions.select_related("person", "carried_from__packet").order_by("decided_at")
+        packet.decisions.select_related("person", "on_behalf_of", "carried_from__packet").order_by(
+            "decided_at"
+        )
     )
     quorum, gone = quorum_of(packet), carrying.fates(packet)
     if not quorum.stages:
@@ -239,10 +300,10 @@ def votes_of(packet: Packet) -> list[Vote]:
     for each in decisions:
         words, void = "", each.round != packet.round
         if not void and each.verdict == Verdict.APPROVE:
-            if each.person_id in filled:
-                words = f"for {filled[each.person_id]}{stood_in.get(each.person_id, '')}"
+            if each.place in filled:
+                words = f"for {filled[each.place]}{stood_in.get(each.place, '')}"
             elif packet.state == PacketState.OPEN:
-                counts = quorum.counts(voters.get(each.person_id, ()))
+                counts = quorum.counts(voters.get(each.place, ()))
                 words = "fills no stage" if counts else "does not count any more"
         votes.append(_vote(each, packet, gone, words))
     return votes

@@ -35,7 +35,9 @@ class Tally:
     # Until when it could be decided; None where the page is older than that.
     expires: datetime | None = None
     round: object = 1
-    approved: set[int] = field(default_factory=set)
+    # Whose places were filled, by whom, and everybody who had a part in it.
+    approved: dict[int, int] = field(default_factory=dict)
+    heard: set[int] = field(default_factory=set)
 
     @classmethod
     def of_page(cls, page: Mapping[str, Any]) -> Tally:
@@ -67,20 +69,24 @@ class Tally:
             yield "is of another round of votes than its packet is in"
         if self.expires is not None and not _before(decision.get("at"), self.expires):
             yield "came after the time to decide"
-        if person in self.approved:
+        giver = decision.get("on_behalf_of")
+        # Whoever decides in another's name and that other are one person here.
+        both = {person, giver} if type(giver) is int else {person}
+        if both & self.heard:
             yield "is the second approval of one person"
-        self.approved.add(person)
+        self.heard |= both
+        self.approved[giver if type(giver) is int else person] = person
         if self.passkey and decision.get("signature") is None:
             yield "takes a passkey, and has none"
-        own = self.excluded is not None and person in self.excluded
-        if own and decision.get("self_approved") is not True:
+        own = self.excluded is not None and any(each in self.excluded for each in both)
+        if own and (len(both) > 1 or decision.get("self_approved") is not True):
             yield "is an approval of somebody who may not give one"
 
     def begin_again(self, counted: object) -> Iterator[str]:
         """An approval that was held is undone: the votes are void, and this round begins."""
         if not self.held or type(self.round) is not int or counted != self.round + 1:
             yield "begins a round of votes that does not follow"
-        self.round, self.approved = counted, set()
+        self.round, self.approved, self.heard = counted, {}, set()
 
     def takes_over(
         self, digest: object, earlier: tuple[object, Tally], person: object
@@ -92,7 +98,7 @@ class Tally:
         read, before = earlier
         if digest != read:
             yield "is carried over from a page that it was not given on"
-        if person not in before.approved:
+        if not isinstance(person, int) or before.approved.get(person) != person:
             yield "is carried over, and was never given"
         if self.passkey or before.passkey:
             yield "is carried over, though a passkey must sign it"
@@ -113,7 +119,7 @@ class Tally:
         sitting = _pairs(seats)
         if len({person for person, _ in sitting}) < len(sitting):
             yield "one person fills two places"
-        if {person for person, _ in sitting} - self.approved:
+        if {person for person, _ in sitting} - self.approved.keys():
             yield "somebody fills a place who did not approve it"
         filled = Counter(route for _, route in sitting)
         for stage in self.quorum.stages:

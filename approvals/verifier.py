@@ -221,6 +221,8 @@ class Verifier:
         entry = self._entry
         self._same("decision", entry.get("subject"), f"packet:{body.get('packet')}", "packet")
         self._same("decision", entry.get("actor"), body.get("person"), "person")
+        giver = body.get("on_behalf_of")
+        self._same("decision", facts.get("on_behalf_of"), giver, "person in whose name it is")
         verdict = VERDICTS.get(str(entry.get("action")))
         self._same("decision", verdict, body.get("verdict"), "verdict")
         self._same("decision", facts.get("digest"), body.get("digest"), "digest")

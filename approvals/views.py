@@ -43,6 +43,7 @@ from approvals.access import (
     access_secret,
 )
 from approvals.changes import Change, LeftOut
+from approvals.delegation_views import behalf_of
 from approvals.forms import SettleForm
 from approvals.models import Candidate, Packet
 from approvals.states import PacketKind, PacketState, Verdict
@@ -301,6 +302,7 @@ def _packet_page(
         ),
         "token": secrets.token_urlsafe(24),
         "view": attention.kept_view(request.POST.get("view", ""), packet, request.user),
+        "behalf": behalf_of(request),
         "refusal": refusal,
         "comment": comment,
     }
@@ -388,6 +390,7 @@ def packet_decide(request: TenantRequest, public_id: uuid.UUID) -> HttpResponse:
         passkey=request.POST.get("passkey", ""),
         view=request.POST.get("view", ""),
         claims=request.POST.get("claims", ""),
+        behalf=behalf_of(request),
     )
     try:
         settled = deciding.settle_packet(public_id, answer, member=request.membership)

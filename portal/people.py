@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+from django.conf import settings
 from django.db import transaction
+from django.utils.module_loading import import_string
 
 from portal import audit, live
 from portal.access import demand
@@ -118,6 +120,15 @@ def _end_one_person(member: Membership, added: User) -> None:
         )
 
 
+def _tell_of_roles(
+    target: Membership, before: Sequence[str], after: Sequence[str], actor: User
+) -> None:
+    tell: Callable[[Membership, Sequence[str], Sequence[str], User], None] = import_string(
+        settings.ROLES_CHANGED
+    )
+    tell(target, before, after, actor)
+
+
 @transaction.atomic(durable=True)
 def set_roles(membership_id: int, roles: Sequence[str], *, member: Membership) -> Membership:
     """Give a member exactly these roles."""
@@ -128,6 +139,7 @@ def set_roles(membership_id: int, roles: Sequence[str], *, member: Membership) -
         _keep_an_admin(target)
     before, target.roles = target.roles, wanted
     target.save(update_fields=["roles"])
+    _tell_of_roles(target, before, wanted, member.user)
     audit.record(
         "member.roles_changed",
         tenant=member.tenant,
@@ -156,6 +168,7 @@ def remove_member(membership_id: int, *, member: Membership) -> User:
         person=user.pk,
         roles=target.roles,
     )
+    _tell_of_roles(target, target.roles, [], member.user)
     target.delete()
     live.changed_on_commit(live.members_topic(member.tenant_id), live.person_topic(user.pk))
     return user

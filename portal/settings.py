@@ -166,6 +166,8 @@ TEMPLATES = [
 FORM_RENDERER = "django.forms.renderers.TemplatesSetting"
 # Who counts what the navigation shows beside its lines; the portal knows no other app.
 SHELL_COUNTS = "approvals.queries.shell_counts"
+# Who is told, inside the change, that a member has other roles now or has left.
+ROLES_CHANGED = "approvals.delegation.roles_changed"
 
 # --- People -----------------------------------------------------------------
 AUTH_USER_MODEL = "portal.User"

@@ -212,6 +212,7 @@ EVIDENCE_KINDS = (
     ("member.", "People"),
     ("passkey.", "Passkeys"),
     ("group.", "Groups"),
+    ("delegation.", "Delegations"),
 )
 
 

@@ -312,7 +312,10 @@ def _packet(icon: str, words: str, tone: str = "") -> Callable[[Facts], Line]:
             icon,
             words.format(facts.get("packet", "")),
             tone,
-            text=f"by {facts['by']}" if facts.get("by") else "",
+            text=_join(
+                f"by {facts['by']}" if facts.get("by") else "",
+                f"in the name of {facts['on_behalf_of']}" if facts.get("on_behalf_of") else "",
+            ),
             sub=_join(
                 f"on {str(facts['approval'])[:12]}" if facts.get("approval") else "",
                 f"for {facts['stage']}" if facts.get("stage") else "",

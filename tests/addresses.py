@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 from django.urls import URLPattern, URLResolver, get_resolver, reverse
+from django.utils import timezone
 
-from approvals import groups
+from approvals import delegation, groups
 from approvals.capability import Capability
-from approvals.models import Publication
+from approvals.models import Delegation, Publication
 from approvals.policy import PublishFacts, recalled
 from portal.models import AuditEntry, Membership
 from portal.roles import Role
@@ -134,6 +136,10 @@ ADDRESSES: Mapping[str, Entry] = {
     "approvals:call_settle": Entry(PUBLISHERS, 405, 400),
     # Who may is asked with the row locked.
     "approvals:secret_settle": Entry(EVERYBODY, 405, 400),
+    "approvals:delegations": PAGE,
+    "approvals:delegation_new": Entry(EVERYBODY, 405, 422),  # one's own right alone
+    # Whoever gave it, whoever has it, and admins.
+    "approvals:delegation_end": Entry(PUBLISHERS | ADMINS, 405, 302),
     "approvals:groups": PAGE,
     "approvals:group_new": Entry(ADMINS, 405, 422),
     "approvals:group_edit": Entry(ADMINS, 200, 422),
@@ -170,6 +176,13 @@ def routes() -> dict[str, tuple[str, ...]]:
                 yield f"{space}{each.name}", tuple(each.pattern.converters)
 
     return dict(below(get_resolver().url_patterns, ""))
+
+
+def handed_over(cast: Cast) -> Delegation:
+    """Ada's right to decide, in Bo's hands for an hour."""
+    now = timezone.now()
+    wanted = delegation.Wanted(cast.bo.pk, now, now + timedelta(hours=1))
+    return delegation.hand_over(wanted, member=cast.ada)
 
 
 @dataclass(frozen=True)
@@ -219,6 +232,7 @@ class Things:
             "approvals:publication": {"public_id": publication.public_id},
             "approvals:call": {"pk": call.pk},
             "approvals:secret": {"public_id": lost_use(run).public_id},
+            "approvals:delegation": {"pk": handed_over(walk.cast).pk},
             "approvals:group_edit": {"handle": "security"},
             "approvals:group_delete": {"handle": "crowd"},
             "approvals:hold": {"pk": 10**9},

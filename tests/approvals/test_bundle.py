@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from asgiref.sync import async_to_sync
 from django.conf import settings as live
-from django.db import connection
+from django.db import connection, transaction
 from django.test import AsyncClient
 from django.urls import reverse
 from django.utils import timezone
@@ -396,7 +396,8 @@ def test_a_key_is_replaced_and_whoever_knows_the_old_one_learns_the_new(
 def test_a_busy_log_is_signed_by_itself_and_never_twice(walk: Walk, monkeypatch: Any) -> None:
     monkeypatch.setattr(audit, "CHECKPOINT_EVERY", 2)
     for _ in range(4):
-        audit.record("test.line", tenant=walk.cast.acme, subject="test:1")
+        with transaction.atomic():
+            audit.record("test.line", tenant=walk.cast.acme, subject="test:1")
     assert AuditCheckpoint.objects.filter(tenant=walk.cast.acme).count() == 2
     walk.deliver(Job.SWEEP_EVIDENCE)
     assert walk.deliver(Job.SWEEP_EVIDENCE) == "0 signed"

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.db import transaction
 from django.utils import timezone
 
 from approvals import bundle, carried, errors, evidence
 from approvals.bundle_form import framed
 from approvals.carrying import carry_votes, void_votes
+from approvals.deciding import Answer, settle_packet
+from approvals.delegation import Wanted, hand_over
 from approvals.editing import edit_packet
 from approvals.models import Decision, Packet
 from approvals.queries import decided_by_me_today
@@ -131,7 +135,20 @@ def test_whoever_edits_loses_the_vote(walk: Walk, first: Packet, cleo: Membershi
     third = edit(walk, edit(walk, first, OTHER, cleo), FIRST, walk.cast.bo)
     assert not third.decisions.exists()
     [void] = void_votes(third)
-    assert void.why == "their people do not count here, or they alone would have been enough"
+    assert void.why.endswith("or they alone would have been enough")
+
+
+def test_a_vote_in_anothers_name_is_given_anew(walk: Walk, cleo: Membership) -> None:
+    """What was handed over may have ended meanwhile, or be for other packets."""
+    in_force(walk, rule('@needs("2")'))
+    first, now = walk.to_call(), timezone.now()
+    eve = walk.cast.member("Eve Fifth", [Role.REVIEWER])
+    hand_over(Wanted(eve.pk, now, now + timedelta(days=1)), member=cleo)
+    answer = Answer(Verdict.APPROVE, first.digest, behalf=cleo.user_id)
+    settle_packet(first.public_id, answer, member=eve)
+    third = there_and_back(walk, first)
+    assert not third.decisions.exists()
+    assert "in another’s name" in void_votes(third)[0].why
 
 
 def test_whoever_may_not_decide_any_more_loses_the_vote(
@@ -342,18 +359,19 @@ def test_a_bundle_shows_a_vote_that_was_wrongly_carried(
     walk: Walk, first: Packet, cleo: Membership
 ) -> None:
     second = forged(walk, first, cleo)
-    audit.record(
-        "packet.vote_carried",
-        tenant=second.tenant,
-        subject=second,
-        actor=cleo.user,
-        digest=first.digest,
-        result="open",
-        comment="",
-        round=1,
-        self_approved=False,
-        source=f"packet:{first.pk}",
-    )
+    with transaction.atomic():
+        audit.record(
+            "packet.vote_carried",
+            tenant=second.tenant,
+            subject=second,
+            actor=cleo.user,
+            digest=first.digest,
+            result="open",
+            comment="",
+            round=1,
+            self_approved=False,
+            source=f"packet:{first.pk}",
+        )
     report = verified(bundle.exported(walk.cast.acme), trusted())
     assert any("to a page of other content" in str(each) for each in report.problems)
 

@@ -13,8 +13,10 @@ from typing import Any
 
 import pytest
 from django.core import mail
+from django.utils import timezone
 
 from approvals import mailing
+from approvals.delegation import Wanted, end, hand_over
 from approvals.models import Mail, Packet
 from portal import people
 from portal.env import MailUrl
@@ -157,6 +159,22 @@ def test_who_left_meanwhile_or_is_not_asked_any_more_gets_no_letter(
     assert len(mail.outbox) == len(others)
     for each in mail.outbox:
         assert each.to[0] not in (left.user.email, lost.user.email)
+
+
+def test_whoever_has_anothers_right_is_written_to_while_they_have_it(
+    walk: Walk, server: None
+) -> None:
+    eve, now = walk.cast.member("Eve Fifth", [Role.PUBLISHER]), timezone.now()
+    given = hand_over(Wanted(eve.pk, now, now + timedelta(days=1)), member=walk.cast.bo)
+    told_again(walk)
+    walk.drain()
+    assert [eve.user.email] in [each.to for each in mail.outbox]
+    mail.outbox.clear()
+    told_again(walk)
+    end(given.pk, member=walk.cast.bo)
+    walk.drain()
+    assert mail.outbox
+    assert [eve.user.email] not in [each.to for each in mail.outbox]
 
 
 def test_what_is_held_meanwhile_is_not_written_of(walk: Walk, server: None) -> None:

@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from django.db import connection
+from django.db import connection, transaction
 from django.utils import timezone
 
-from approvals import bundle, demands, errors, evidence, receipt, signatures, signing
+from approvals import bundle, delegation, demands, errors, evidence, receipt, signatures, signing
 from approvals.bundle_form import framed
+from approvals.deciding import Answer, settle_packet
 from approvals.models import Decision, Packet, Publication
 from approvals.policies import decide_policy, propose_policy
 from approvals.policy_text import DEFAULT_POLICY
@@ -576,16 +577,17 @@ def test_an_approval_without_the_key_that_its_page_demands_is_found(walk: Walk) 
         digest=packet.digest,
         decided_at=timezone.now(),
     )
-    audit.record(
-        "packet.approved",
-        tenant=packet.tenant,
-        subject=packet,
-        actor=walk.cast.ada.user,
-        digest=packet.digest,
-        result="approved",
-        comment="",
-        self_approved=False,
-    )
+    with transaction.atomic():
+        audit.record(
+            "packet.approved",
+            tenant=packet.tenant,
+            subject=packet,
+            actor=walk.cast.ada.user,
+            digest=packet.digest,
+            result="approved",
+            comment="",
+            self_approved=False,
+        )
     report = verified(bundle.exported(walk.cast.acme), [vouched()])
     assert "takes a passkey, and has none" in said(report)
     assert len(report.problems) == 1
@@ -690,3 +692,51 @@ def test_two_who_sign_take_two_keys(walk: Walk, key: SoftKey) -> None:
     assert "too few of those who may approve have one" in text_of(page.get(address))
     SoftKey().kept_by(walk.cast.bo.user)
     assert "too few of those who may approve have one" not in text_of(page.get(address))
+
+
+def test_whoever_decides_in_a_name_signs_with_their_own_key(walk: Walk, key: SoftKey) -> None:
+    """And what is signed says in whose name: it is no approval of their own, nor of another's."""
+    in_force(walk, TWO)
+    packet, cast = walk.to_call(), walk.cast
+    now = timezone.now()
+    hours = delegation.Wanted(cast.ada.pk, now, now + timedelta(hours=1))
+    delegation.hand_over(hours, member=cast.bo)
+
+    def signed_for(giver: int) -> str:
+        asked = signing.asked(packet, packet.digest, cast.ada.user, giver)
+        return json.dumps(key.signed(asked["challenge"]) | {"nonce": asked["nonce"]})
+
+    def decide(giver: int, passkey: str) -> Packet:
+        answer = Answer(Verdict.APPROVE, packet.digest, passkey=passkey, behalf=giver)
+        return settle_packet(packet.public_id, answer, member=cast.ada)
+
+    for wrong in (0, cast.max.user_id):
+        with pytest.raises(PasskeyRefused):
+            decide(cast.bo.user_id, signed_for(wrong))
+    with pytest.raises(PasskeyRefused):
+        decide(0, signed_for(cast.bo.user_id))
+    decide(cast.bo.user_id, signed_for(cast.bo.user_id))
+    row = Decision.objects.get()
+    assert signing.fault(row) == ""
+    walk.deliver(Job.SWEEP_EVIDENCE)
+    lines = list(bundle.exported(cast.acme))
+    report = verified(lines, [key_id(signing_key().public_key())])
+    assert report.problems == []
+    assert report.passkeys == 1
+    # A row that somebody turned into their own vote is signed by nobody.
+    row.on_behalf_of = None
+    assert signing.fault(row) != ""
+
+
+def test_the_page_asks_for_a_signature_in_the_name(walk: Walk, key: SoftKey) -> None:
+    in_force(walk, TWO)
+    packet, cast = walk.to_call(), walk.cast
+    now = timezone.now()
+    hours = delegation.Wanted(cast.ada.pk, now, now + timedelta(hours=1))
+    delegation.hand_over(hours, member=cast.bo)
+    ada, giver = Visitor(cast.ada), str(cast.bo.user_id)
+    form = {"seen": packet.digest, "for": giver}
+    asked = ada.client.post(address_of(packet, "passkey"), form).json()
+    sent = json.dumps(key.signed(asked["challenge"]) | {"nonce": asked["nonce"]})
+    assert ada.decide(packet, passkey=sent, **{"for": giver}).status_code == 302
+    assert Decision.objects.get().on_behalf_of_id == cast.bo.user_id

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 import pytest
+from django.db import transaction
 from django.utils import timezone
 
 from approvals import bundle, canaries, errors
@@ -55,18 +56,19 @@ def write(
         round=round,
         decided_at=at or timezone.now(),
     )
-    audit.record(
-        "packet.approved",
-        tenant=packet.tenant,
-        subject=packet,
-        actor=member.user,
-        digest=packet.digest,
-        result=result,
-        comment="",
-        round=round,
-        self_approved=False,
-        **facts,
-    )
+    with transaction.atomic():
+        audit.record(
+            "packet.approved",
+            tenant=packet.tenant,
+            subject=packet,
+            actor=member.user,
+            digest=packet.digest,
+            result=result,
+            comment="",
+            round=round,
+            self_approved=False,
+            **facts,
+        )
 
 
 def test_inv14_a_bundle_of_stages_and_holds_adds_up(walk: Walk) -> None:
@@ -158,13 +160,14 @@ def test_an_approval_of_no_person_is_no_approval(person: object) -> None:
 
 
 def line(packet: Packet, action: str, **facts: Any) -> None:
-    audit.record(
-        f"packet.{action}",
-        tenant=packet.tenant,
-        subject=packet,
-        digest=facts.pop("digest", packet.digest),
-        **facts,
-    )
+    with transaction.atomic():
+        audit.record(
+            f"packet.{action}",
+            tenant=packet.tenant,
+            subject=packet,
+            digest=facts.pop("digest", packet.digest),
+            **facts,
+        )
 
 
 @pytest.mark.parametrize("ended", ["denied", "withdrawn", "expired"])

@@ -41,11 +41,11 @@ def nobody_is_excluded(patch: pytest.MonkeyPatch) -> None:
 
 
 def the_requester_may_approve(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(deciding, "_four_eyes", lambda packet, answer, member: False)
+    patch.setattr(deciding, "_four_eyes", lambda packet, answer, member, holder: False)
 
 
 def every_approval_is_called_ones_own(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(deciding, "_four_eyes", lambda packet, answer, member: True)
+    patch.setattr(deciding, "_four_eyes", lambda packet, answer, member, holder: True)
 
 
 def the_author_of_the_rule_is_forgotten(patch: pytest.MonkeyPatch) -> None:
@@ -81,9 +81,9 @@ def _quorum_with(patch: pytest.MonkeyPatch, **changed: Any) -> None:
 def machines_decide(patch: pytest.MonkeyPatch) -> None:
     real = deciding._may_decide
 
-    def may_decide(packet: Packet, answer: Any, member: Membership) -> None:
+    def may_decide(packet: Packet, answer: Any, member: Membership, holder: Membership) -> None:
         member.user.is_machine = False
-        real(packet, answer, member)
+        real(packet, answer, member, holder)
 
     patch.setattr(deciding, "_may_decide", may_decide)
 
