@@ -20,27 +20,25 @@ import django
 
 def wrap(plan: Path) -> None:
     """Die between the line of evidence and the end of its transaction."""
-    from django.db.models import QuerySet
-
+    from portal import statements
     from runs import lifecycle
     from runs.models import Event, Run
 
     # A run that happens to be at work each time is not to be given up: all deaths are planned.
     lifecycle.MAX_LOST_WORKERS = 1 + len(list(plan.iterdir()))
-    bulk_create = QuerySet.bulk_create
+    insert = statements.insert
 
-    def mortal(self: Any, rows: Any, *args: Any, **kwargs: Any) -> Any:
-        made = bulk_create(self, rows, *args, **kwargs)
-        if self.model is Event and made:
-            number = Run.objects.values_list("number", flat=True).get(pk=made[0].run_id)
+    def mortal(*rows: Any) -> None:
+        insert(*rows)
+        if isinstance(rows[0], Event):
+            number = Run.objects.values_list("number", flat=True).get(pk=rows[0].run_id)
             told, dead = plan / str(number), plan / f"{number}.dead"
-            kinds = {event.kind for event in made}
+            kinds = {event.kind for event in rows}
             if told.exists() and told.read_text() in kinds and not dead.exists():
                 dead.touch()
                 os.kill(os.getpid(), signal.SIGKILL)
-        return made
 
-    QuerySet.bulk_create = mortal  # type: ignore[method-assign, assignment]
+    statements.insert = mortal
 
 
 def main() -> None:
