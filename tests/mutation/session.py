@@ -11,8 +11,8 @@ import contextlib
 import faulthandler
 import os
 import pickle
-import shutil
 import signal
+import sqlite3
 import sys
 import threading
 import time
@@ -151,6 +151,8 @@ class Session:
                 sys.settrace(None)
                 threading.settrace(None)
             if any(report.failed for report in reports):
+                if at == 0:
+                    raise pytest.UsageError(f"{item.nodeid} fails in a fork without a fault.")
                 os.write(SAID, f"left out, it fails without a fault: {item.nodeid}\n".encode())
                 continue
             took = time.monotonic() - began
@@ -229,7 +231,12 @@ def _own_database() -> None:
         if connection.vendor != "sqlite" or not Path(name).is_file():
             continue
         own = f"{name}-{os.getpid()}"
-        shutil.copyfile(name, own)
+        # Not the file alone: what was committed last may still be in the log beside it.
+        with (
+            contextlib.closing(sqlite3.connect(name)) as shared,
+            contextlib.closing(sqlite3.connect(own)) as copy,
+        ):
+            shared.backup(copy)
         connection.settings_dict["NAME"] = own
         connections.settings[connection.alias]["NAME"] = own
 
