@@ -33,6 +33,8 @@ def why_not_carried(source: Decision, packet: Packet) -> str:
         return "it was carried over itself"
     if source.verdict != Verdict.APPROVE:
         return "it is no approval"
+    if source.on_behalf_of_id is not None:
+        return "it was given in another’s name"
     if source.signature is not None or signing.is_demanded(packet):
         return f"a passkey signed the digest of packet {before.number}, not this one"
     if before.state != PacketState.SUPERSEDED or source.round != before.round:
@@ -58,5 +60,7 @@ def faults(packet: Packet) -> Iterator[tuple[Decision, str]]:
             yield vote, "it is not the vote that it says it repeats"
         elif vote.signature is not None:
             yield vote, "a vote that is carried over has no signature of its own"
+        elif vote.on_behalf_of_id is not None:
+            yield vote, "a vote that is carried over is its person's own"
         elif why := why_not_carried(source, packet):
             yield vote, why

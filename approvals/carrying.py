@@ -7,6 +7,7 @@ repeats, and it keeps the digest that its person read. Never carried are:
 - votes on a packet that ended in another way than superseded: somebody decided, or time did;
 - votes of an earlier round: the approval that they were was undone;
 - signed votes: what a passkey signed names the other digest and packet, so it does not bind;
+- votes in another's name: what was handed over may be over, or be for other packets;
 - votes of whoever may not approve the new packet, or does not count any more;
 - all of them, where they would be enough: opening a packet never approves it.
 """

@@ -14,6 +14,7 @@ from django.utils import timezone
 from approvals import bundle, carried, errors, evidence
 from approvals.bundle_form import framed
 from approvals.carrying import carry_votes, void_votes
+from approvals.counting import voters_of
 from approvals.deciding import Answer, settle_packet
 from approvals.delegation import Wanted, hand_over
 from approvals.editing import edit_packet
@@ -96,17 +97,25 @@ def test_edited_there_and_back_a_vote_is_carried_and_counts_once(
     given = Decision.objects.get(packet=first)
     assert (vote.person, vote.carried_from, vote.digest) == (cleo.user, given, first.digest)
     assert (vote.comment, vote.decided_at) == ("Fine.", given.decided_at)
+    assert (vote.tenant, vote.verdict, vote.round) == (third.tenant, Verdict.APPROVE, 1)
+    assert (vote.self_approved, vote.signature, vote.on_behalf_of) == (False, None, None)
     assert third.state == PacketState.OPEN
     entry = AuditEntry.objects.get(action="packet.vote_carried")
     assert (entry.actor_id, entry.subject) == (cleo.user_id, f"packet:{third.pk}")
     assert (entry.facts["digest"], entry.facts["became"]) == (first.digest, third.digest)
     assert entry.facts["source"] == f"packet:{first.pk}"
+    assert (entry.facts["result"], entry.facts["comment"], entry.facts["round"]) == (
+        *("open", "Fine."),
+        1,
+    )
+    assert (entry.facts["self_approved"], entry.facts["from"]) == (False, first.number)
     facts = Event.objects.get(kind="packet.vote_carried").facts
     assert (facts["from"], facts["packet"], facts["by"]) == (
         first.number,
         third.number,
         cleo.user.name,
     )
+    assert (facts["approval"], facts["became"]) == (first.digest, third.digest)
     shown = text_of(Visitor(dee).get(address_of(third)))
     assert "carried over from" in shown
     assert f"packet {first.number}</a>" in shown
@@ -136,6 +145,19 @@ def test_whoever_edits_loses_the_vote(walk: Walk, first: Packet, cleo: Membershi
     assert not third.decisions.exists()
     [void] = void_votes(third)
     assert void.why.endswith("or they alone would have been enough")
+
+
+def test_the_votes_of_several_are_carried_in_their_order(
+    walk: Walk, cleo: Membership, dee: Membership
+) -> None:
+    in_force(walk, rule('@needs("3")'))
+    first = walk.to_call()
+    for who in (dee, cleo):
+        walk.decide(first, who)
+    third = there_and_back(walk, first)
+    carried_over = Decision.objects.filter(packet=third).order_by("pk")
+    assert [each.person for each in carried_over] == [dee.user, cleo.user]
+    assert list(voters_of(third)) == [dee.user_id, cleo.user_id]
 
 
 def test_a_vote_in_anothers_name_is_given_anew(walk: Walk, cleo: Membership) -> None:
@@ -255,6 +277,10 @@ SPOILT: dict[str, tuple[Spoil, str]] = {
         lambda first, third, cleo, dee: {"signature": {"version": 1}},
         "no signature of its own",
     ),
+    "in a name": (
+        lambda first, third, cleo, dee: {"on_behalf_of": dee.user},
+        "its person's own",
+    ),
     "of nobody": (lambda first, third, cleo, dee: {"carried_from": None}, "made on another page"),
 }
 
@@ -297,6 +323,7 @@ def test_what_the_earlier_packet_must_be(
     ("change", "why"),
     [
         ({"verdict": Verdict.DENY.value}, "it is no approval"),
+        ({"on_behalf_of_id": 1}, "it was given in another’s name"),
         ({"signature": {"version": 1}}, "a passkey signed the digest"),
         ({"round": 2}, "was not superseded with it"),
         ({"digest": "0" * 64}, "was not given on the page"),
