@@ -37,6 +37,16 @@ class Rule:
 
 RULES = (
     Rule(
+        "no pictures left behind",
+        r"\.screenshot\(",
+        ("tests/**/*.py",),
+        "Nobody looks at a picture that a test takes, and its folder is one machine's.",
+        ('expect(page.get_by_role("heading")).to_be_visible()',),
+        ('page.screenshot(path="/tmp/page.png")',),
+        # This file, for its example.
+        may=("tests/test_house_rules.py",),
+    ),
+    Rule(
         "no bare save",
         r"\.save\((?!\s*(?:update_fields=|force_insert=True|commit=False|using=self\._db))",
         PRODUCT,
