@@ -140,13 +140,15 @@ def _own(asker: _Asker) -> QuerySet[Packet]:
     return mine(open_packets(asker.member.tenant), asker.member)
 
 
-def waiting_for(member: Membership) -> QuerySet[Packet]:
-    """Open packets that wait for this member, with what others handed to them.
+def waiting_for(member: Membership, handed: Sequence[Delegation] | None = None) -> QuerySet[Packet]:
+    """Open packets that wait for this member, with what others `handed` to them: what they have
+    now, unless the caller has read it.
 
     One's own are kept as a question, not as its answer: putting it takes longer than the database
     needs for it.
     """
-    handed = delegation.received(member, timezone.now())
+    if handed is None:
+        handed = delegation.received(member, timezone.now())
     if not handed:
         return _own(_Asker.of(member)).all()
     return open_packets(member.tenant).filter(_all_of(member, handed))
@@ -159,10 +161,12 @@ def _all_of(member: Membership, handed: Sequence[Delegation]) -> Q:
     return every
 
 
-def names_for(member: Membership, packets: Sequence[int]) -> dict[int, list[str]]:
+def names_for(
+    member: Membership, handed: Sequence[Delegation], packets: Sequence[int]
+) -> dict[int, list[str]]:
     """In whose names this member may answer which of these packets."""
     names: dict[int, list[str]] = {}
-    for each in delegation.received(member, timezone.now()):
+    for each in handed:
         theirs = Packet.objects.filter(_in_a_name(member, each), pk__in=packets)
         for pk in theirs.values_list("pk", flat=True):
             names.setdefault(pk, []).append(each.giver.user.name)
@@ -463,9 +467,14 @@ class QueuePage:
 
 
 def queue_page(
-    packets: QuerySet[Packet], filters: Filters, cursor: str, reader: Membership
+    packets: QuerySet[Packet],
+    filters: Filters,
+    cursor: str,
+    reader: Membership,
+    handed: Sequence[Delegation] = (),
 ) -> QueuePage:
-    """One page of these open packets from a place on, as `reader` is shown them."""
+    """One page of these open packets from a place on, as `reader` is shown them, who has what
+    others `handed` to them."""
     packets = after_cursor(filtered(packets, filters, reader.tenant_id), cursor)
     rows: list[Row] = []
     if filters.text:
@@ -476,7 +485,7 @@ def queue_page(
             rows = rows_of(packets.filter(expires_at__lte=end), PAGE + 1, reader)
     if len(rows) <= PAGE:
         rows = rows_of(packets, PAGE + 1, reader)
-    if names := names_for(reader, [row.pk for row in rows]):
+    if names := names_for(reader, handed, [row.pk for row in rows]):
         marked = {pk: ("users", f"for {listed(them)}", "wait") for pk, them in names.items()}
         rows = [
             replace(row, marks=(marked[row.pk], *row.marks)) if row.pk in marked else row

@@ -22,6 +22,7 @@ from approvals import (
     carrying,
     confirm,
     deciding,
+    delegation,
     editing,
     own,
     publishing,
@@ -82,14 +83,19 @@ def queue(request: TenantRequest) -> HttpResponse:
     # Nothing ever waits for a person whose roles answer nothing: they begin with everyone's.
     filters = queries.Filters.read(request.GET.dict(), usual="mine" if answers else "all")
     decided = filters.scope == "decided"
-    waiting = queries.open_packets(member.tenant)
     # The list and the navigation show the same numbers, read once.
     counts = request.shell_counts = queries.shell_counts(member)
+    # Few people have any of others, so few are asked about.
+    handed = delegation.received(member, now) if counts["handed_over"] and not decided else []
     if decided:
         page = queries.decided_page(member, filters, asked_number(request, "before"))
     else:
-        shown = queries.waiting_for(member) if filters.scope == "mine" else waiting
-        page = queries.queue_page(shown, filters, request.GET.get("after", ""), member)
+        shown = (
+            queries.waiting_for(member, handed)
+            if filters.scope == "mine"
+            else queries.open_packets(member.tenant)
+        )
+        page = queries.queue_page(shown, filters, request.GET.get("after", ""), member, handed)
     kept = {key: value for key, value in (("kind", filters.kind), ("q", filters.text)) if value}
     context = {
         "filters": filters,
