@@ -261,12 +261,13 @@ def test_approving_waits_until_every_line_is_loaded(walk: Walk, stage: Stage) ->
     page.goto(f"{address_of(packet)}receipts/")
     expect(approve).to_have_attribute("aria-disabled", "true")
     page.get_by_role("link", name="read the diff").click()
-    # Each part loads when it is reached, and puts the next one behind itself.
+    # Each part loads when it is reached, and puts the next one behind itself. Before the diff is
+    # there, nothing is left to be loaded either.
     page.wait_for_function(
         """() => {
             const left = document.querySelector("[data-unloaded]");
             if (left) left.scrollIntoView();
-            return !left;
+            return !left && document.body.textContent.includes("line 899");
         }"""
     )
     expect(page.get_by_text("line 899", exact=True)).to_be_attached()
