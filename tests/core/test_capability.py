@@ -16,8 +16,9 @@ from approvals.capability import (
     gathered,
     suggested_rule,
 )
-from approvals.policy import DEFAULT_POLICY, CallFacts, PublishFacts, check_policy, decide
+from approvals.policy import DEFAULT_POLICY, CallFacts, check_policy, decide
 from approvals.simulator import Past
+from tests.core.test_policy import CANDIDATE
 
 READ = CallFacts(
     *("mender", "list_issues", "http", True, True, "acme", "repair-parser"),
@@ -109,26 +110,7 @@ def test_whatever_else_goes_on_being_asked(pasts: list[Any], why: str) -> None:
 
 
 def test_what_leaves_for_good_is_always_read() -> None:
-    facts = PublishFacts(
-        agent="mender",
-        target="team/parser",
-        tenant="acme",
-        contract="repair-parser",
-        target_kind="github",
-        host="api.github.com",
-        branch="main",
-        files=1,
-        bytes=1,
-        paths_outside=0,
-        touches_pipeline=False,
-        secrets=0,
-        hidden_characters=0,
-        checks_failed=0,
-        checks_missing=0,
-        verification="passed",
-        cost_cents=0,
-    )
-    found = only(many(facts=facts))
+    found = only(many(facts=CANDIDATE))
     assert found.advice == ("keep", "What leaves for good is always read by a person.")
 
 
