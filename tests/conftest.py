@@ -114,6 +114,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if {"page", "browser", "context"} & set(getattr(item, "fixturenames", ())):
             item.add_marker("browser")
+        if item.get_closest_marker("browser") is not None:
+            # A real browser shares a busy machine with all the others: one more try, and the
+            # last lines of the run tell of each that needed it.
+            item.add_marker(pytest.mark.flaky(reruns=1))
     items.sort(key=lambda item: item.get_closest_marker("browser") is not None)
 
 
@@ -125,11 +129,13 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """The last lines say how far the state machine came, and what was not tested and why."""
+    """The last lines: how far the state machine came, what ran twice, what was not tested."""
     passed = terminalreporter.stats.get("passed", [])
+    twice = terminalreporter.stats.get("rerun", [])
     told = [text for report in passed for name, text in report.user_properties if name == MACHINE]
     for title, lines in (
         (MACHINE, told),
+        ("failed and ran once more", [f"{each.nodeid}\n{each.longreprtext}" for each in twice]),
         ("not tested on this machine", parts.summary(terminalreporter.stats.get("skipped", []))),
     ):
         if lines:
