@@ -93,6 +93,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     code = pytest.main(
         [
             *("-q", "-n", "0", "-p", "no:cacheprovider", "--no-header", "--no-summary", "-s"),
+            # Its thread would not live on in a fork, and a fault is not tried twice.
+            *("-p", "no:rerunfailures"),
             *(asked.tests or TESTS),
         ],
         plugins=[chosen],
