@@ -66,7 +66,8 @@ _SQLITE = {
     # lock at its start, or two readers could both decide and one of them fail.
     "transaction_mode": "IMMEDIATE",
     "timeout": _PATIENCE,
-    # Readers go on while one writes; a power cut may cost the last moments, not the file.
-    # From then on `portal.sqlite` does the waiting.
-    "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; PRAGMA busy_timeout=0;",
+    # Readers go on while one writes. Every commit is on the disk before it is answered: people are
+    # told that they decided, and an attempt must be known before its effect is sent, or after a
+    # power cut it would be sent twice. From then on `portal.sqlite` does the waiting.
+    "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL; PRAGMA busy_timeout=0;",
 }

@@ -101,6 +101,7 @@ def test_both_databases_are_told_what_they_need() -> None:
     sqlite = values("DATABASES", DATABASE_URL="sqlite:////srv/it.db")["DATABASES"]["default"]
     assert sqlite["OPTIONS"]["transaction_mode"] == "IMMEDIATE"
     assert "journal_mode=WAL" in sqlite["OPTIONS"]["init_command"]
+    assert "synchronous=FULL" in sqlite["OPTIONS"]["init_command"]
 
     url = "postgresql://me@db.example/it"
     postgresql = values("DATABASES", DATABASE_URL=url, ROW_SCOPE="none")["DATABASES"]["default"]

@@ -42,6 +42,25 @@ def held_elsewhere(seconds: float = 60.0) -> Iterator[threading.Event]:
         thread.join()
 
 
+def test_a_commit_is_on_the_disk_before_it_is_answered(cast: Cast) -> None:
+    """In every thread: 2 is FULL, which syncs the log at each commit. Less loses commits that were
+    answered when the power fails: decisions, and attempts whose effect was sent."""
+    said: list[tuple[object, ...]] = []
+
+    def ask() -> None:
+        with connection.cursor() as cursor:
+            said.append(
+                tuple(
+                    cursor.execute(f"PRAGMA {name}").fetchone()[0]
+                    for name in ("journal_mode", "synchronous")
+                )
+            )
+
+    ask()
+    assert at_once([ask, ask]) == [None, None]
+    assert said == [("wal", 2)] * 3
+
+
 def test_a_writer_goes_on_as_soon_as_the_lock_is_free(cast: Cast) -> None:
     """A transaction, and a statement that stands alone."""
     for write in (transaction.atomic(durable=True), None):
