@@ -43,6 +43,7 @@ _KINDS: dict[_TokenType, SegmentKind] = {
 
 @lru_cache(maxsize=512)
 def lexer_of(file_name: str) -> Lexer | None:
+    """The lexer for a file of that name, if it is one of the well-worn."""
     try:
         found = find_lexer_class_for_filename(file_name)
     except ClassNotFound:

@@ -33,6 +33,7 @@ def _shared(one: str, other: str) -> int:
 
 
 def word_spans(old: str, new: str) -> tuple[list[Span], list[Span]]:
+    """Where two lines differ, word by word: spans of the old one, and of the new one."""
     one, other = WORDS.findall(old), WORDS.findall(new)
     starts, other_starts = starts_of(one), starts_of(other)
     left: list[Span] = []
@@ -46,6 +47,7 @@ def word_spans(old: str, new: str) -> tuple[list[Span], list[Span]]:
 
 
 def starts_of(words: Sequence[str]) -> list[int]:
+    """Where each word begins, and where the last one ends."""
     out = [0]
     for word in words:
         out.append(out[-1] + len(word))

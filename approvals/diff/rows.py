@@ -46,10 +46,12 @@ Raw = RawHunk | RawLine | RawPair
 
 
 def after(start: int, count: int) -> int:
+    """The line after a hunk side that begins at `start`; one of no lines stands after `start`."""
     return start + count if count else start + 1
 
 
 def unified(files: Iterable[FilePatch]) -> list[RawHunk | RawLine]:
+    """Hunks and lines in the order of the patch."""
     rows: list[RawHunk | RawLine] = []
     number = 0
     for file in files:
@@ -96,6 +98,7 @@ def _lines(hunk: Hunk) -> list[RawLine]:
 
 
 def split(files: Iterable[FilePatch]) -> list[Raw]:
+    """Hunks and pairs of lines, old beside new."""
     rows: list[Raw] = []
     removed: list[RawLine] = []
     added: list[RawLine] = []

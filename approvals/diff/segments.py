@@ -55,6 +55,7 @@ def stretches_of(
     at_start: bool,
     masks: Sequence[Span],
 ) -> tuple[Stretch, ...]:
+    """The parts `shown` of a line, cut where a changed word begins or ends."""
     if text.isascii() and text.isprintable() and len(text) < GAP and not (changed or masks):
         # The common line: nothing to mark but colours.
         return (Stretch(tuple(_coloured(text, 0, len(text), colours))),) if text else ()

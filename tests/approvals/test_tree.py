@@ -12,7 +12,15 @@ import pytest
 
 from approvals import tree
 from approvals.changes import Status
-from approvals.tree import Author, MaterialiseRefused, ObjectMissing, TreeLimits, TreeRefused
+from approvals.tree import (
+    Author,
+    MaterialiseRefused,
+    ObjectMissing,
+    TreeLimits,
+    TreeRefused,
+    writing,
+)
+from approvals.tree.walking import Found
 
 QUIET = {
     "PATH": os.environ["PATH"],
@@ -316,13 +324,13 @@ def test_a_file_that_changes_under_the_reader_is_noticed(
 ) -> None:
     base = repository.commit({"a": b"1\n"})
     (work / "a").write_text("2\n")
-    send: Callable[..., None] = tree._send
+    send: Callable[..., None] = writing.send
 
-    def change_first(pipe: object, found: tree.Found, number: int) -> None:
+    def change_first(pipe: object, found: Found, number: int) -> None:
         (work / "a").write_text("3\n")
         send(pipe, found, number)
 
-    monkeypatch.setattr(tree, "_send", change_first)
+    monkeypatch.setattr(writing, "send", change_first)
     with pytest.raises(TreeRefused, match="changed while it was read"):
         tree.build_tree(work, repository.path, base)
 
