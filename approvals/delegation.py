@@ -14,9 +14,9 @@ from datetime import datetime, timedelta
 from django.db import transaction
 from django.db.models import Q, QuerySet
 
-from approvals.counting import DECIDING
+from approvals.counting import DECIDING, needed_permission
 from approvals.models import Decision, Delegation, Packet
-from approvals.states import PacketKind
+from approvals.states import PacketKind, Verdict
 from portal import audit, live
 from portal.clock import database_now
 from portal.errors import BadInput, NotAllowed, NotFound, Refusal
@@ -249,6 +249,27 @@ def with_stand_ins(packet: Packet, people: Collection[int], now: datetime) -> li
     """These people, and whoever has their right now and may use it for this packet."""
     barred = {*packet.excluded, *people}
     return [*people, *sorted({*stand_ins(packet, people, now)} - barred)]
+
+
+def whoever_undoes(packet: Packet, member: Membership) -> User | None:
+    """With whose right this member may undo the packet's held approval; None if with nobody's.
+
+    Whoever could have denied it may; whoever gave one of its approvals, or in whose name one was
+    given, whatever their roles are by now; and whoever has the right of somebody who could have.
+    """
+    if member.user.is_machine:
+        return None
+    wanted = needed_permission(packet.kind, Verdict.DENY)
+    if any(member.may(each) for each in wanted):
+        return member.user
+    own = voices_of(packet, member.user_id).select_related("on_behalf_of").first()
+    if own is not None:
+        given = own.on_behalf_of is not None and own.person_id == member.user_id
+        return own.on_behalf_of if given else member.user
+    for each in received(member, database_now()):
+        if is_for(each, packet) and any(each.giver.may(one) for one in wanted):
+            return each.giver.user
+    return None
 
 
 def voices_of(packet: Packet, *people: int) -> QuerySet[Decision]:

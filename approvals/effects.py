@@ -54,11 +54,25 @@ def begin_hold(packet: Packet, run: Run, until: datetime) -> None:
     note_hold(packet, run, "held", until=until.isoformat())
 
 
-def note_hold(packet: Packet, run: Run, word: str, *, by: User | None = None, **facts: Any) -> None:
-    """A line of evidence about a held packet, in the run's events and the audit log."""
+def note_hold(
+    packet: Packet,
+    run: Run,
+    word: str,
+    *,
+    by: User | None = None,
+    behalf: User | None = None,
+    **facts: Any,
+) -> None:
+    """A line of evidence about a held packet, in the run's events and the audit log.
+
+    `behalf`: in whose name `by` did it, if not in their own.
+    """
     told = {"packet": packet.number, "approval": packet.digest} | facts
     if by is not None:
         told["by"] = by.name
+    if behalf is not None:
+        told["on_behalf_of"] = behalf.name
+        facts["on_behalf_of"] = behalf.pk
     append_events(run, [Draft(f"packet.{word}", run_facts(run) | told)])
     audit.record(
         f"packet.{word}",

@@ -93,9 +93,11 @@ def standing_of(packet: Packet, member: Membership) -> Standing:
 def _own_standing(packet: Packet, member: Membership) -> Standing:
     """What a member is in their own right."""
     if packet.held_until is not None:
-        holding = needed_permission(packet.kind, Verdict.DENY)
-        may_undo = not member.user.is_machine and any(member.may(each) for each in holding)
-        return Standing("It is approved, and can be undone.", False, False, may_undo=may_undo)
+        holder = delegation.whoever_undoes(packet, member)
+        words = "It is approved, and can be undone."
+        if holder is not None and holder != member.user:
+            words = f"It is approved, and you can undo it in the name of {holder.name}."
+        return Standing(words, False, False, may_undo=holder is not None)
     own = delegation.voices_of(packet, member.user_id).select_related("person").first()
     if own is not None:
         who = "You have" if own.person_id == member.user_id else f"{own.person.name} has"

@@ -6,7 +6,7 @@ import uuid
 
 from django.db import transaction
 
-from approvals import bounds, errors
+from approvals import bounds, delegation, errors
 from approvals.counting import (
     hold_still,
     needed_permission,
@@ -27,7 +27,7 @@ from approvals.models import Packet
 from approvals.states import PacketState, Verdict
 from portal.clock import database_now
 from portal.errors import BadInput, NotAllowed, Refusal
-from portal.models import Membership
+from portal.models import Membership, Tenant
 from runs.lifecycle import locked_run
 
 REASON_LIMIT = 500
@@ -43,25 +43,34 @@ def _new_round(packet: Packet) -> None:
 def undo_approval(public_id: uuid.UUID, *, member: Membership, seen: int, reason: str) -> Packet:
     """Take an approval back while it is held; the packet is open again, and all votes are void.
 
-    Anybody may who could have denied it, somebody excluded from approving as well. `seen` is the
+    Anybody may who could have denied it, somebody excluded from approving as well; and whoever
+    gave an approval, in whosever name, and that other (`delegation.whoever_undoes`). `seen` is the
     round of votes that the page showed: a click that was meant for an earlier hold undoes no later
     one. Raises `NothingHeld`, `NotAllowed`, `NotFound`, `BadInput`, `WordsTooLong`.
     """
     run, packet = locked_packet(public_id, member)
+    # Roles, and what was handed over, change under this lock.
+    Tenant.objects.select_for_update(no_key=True).only("pk").get(pk=packet.tenant_id)
     present = still_member(member)
     if packet.held_until is None or packet.round != seen:
         raise errors.NothingHeld(number=packet.number, state=packet.state.replace("_", " "))
     if present.user.is_machine:
         raise errors.MachineMayNotDecide
-    wanted = needed_permission(packet.kind, Verdict.DENY)
-    if not any(present.may(each) for each in wanted):
-        raise NotAllowed(permission=wanted[0].value)
+    holder = delegation.whoever_undoes(packet, present)
+    if holder is None:
+        raise NotAllowed(permission=needed_permission(packet.kind, Verdict.DENY)[0].value)
     if len(reason) > REASON_LIMIT:
         raise errors.WordsTooLong(length=f"{len(reason):,}", limit=f"{REASON_LIMIT:,}")
     if "\x00" in reason:
         raise BadInput(reason="The reason holds a NUL character. Remove it; nothing was undone.")
     _new_round(packet)
-    note_hold(packet, run, "undone", by=present.user, reason=reason, round=packet.round)
+    note_hold(
+        *(packet, run, "undone"),
+        by=present.user,
+        behalf=None if holder == present.user else holder,
+        reason=reason,
+        round=packet.round,
+    )
     tell(packet)
     return packet
 

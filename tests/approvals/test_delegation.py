@@ -17,6 +17,7 @@ from approvals.deciding import Answer, settle_packet
 from approvals.delegation import CannotHandOver, NotInTheirName, VoiceUsed, Wanted
 from approvals.models import Decision, Delegation, Packet
 from approvals.states import PacketKind, PacketState, Verdict
+from approvals.undo import undo_approval
 from approvals.verifier import verified
 from portal import people
 from portal.dsse import key_id
@@ -445,3 +446,76 @@ def test_a_stage_of_two_is_not_filled_by_one_and_their_delegate(walk: Walk) -> N
         decide(packet, cast.ada)
     decide(packet, dee)
     assert walk.fresh(packet).state == PacketState.APPROVED
+
+
+# --- Undoing in a name ------------------------------------------------------------------------
+
+
+def held_in_a_name(walk: Walk) -> tuple[Packet, Membership]:
+    """A call that Dee, a publisher, approved in the name of Ada, a reviewer; it is held."""
+    dee = walk.cast.member("Dee Third", [Role.PUBLISHER])
+    people.set_roles(walk.cast.ada.pk, [Role.REVIEWER], member=walk.cast.max)
+    walk.hold_policy()
+    packet = parked_call(walk)
+    handed(walk.cast.ada, dee, kinds=[PacketKind.CALL])
+    return decide(packet, dee, walk.cast.ada), dee
+
+
+def undo(walk: Walk, packet: Packet, member: Membership) -> Packet:
+    member.refresh_from_db()
+    seen = walk.fresh(packet).round
+    return undo_approval(packet.public_id, member=member, seen=seen, reason="The wrong title.")
+
+
+def undone_by(packet: Packet) -> list[tuple[object, object, object]]:
+    """Who undid its approvals, in whose name, by the events and by the audit log."""
+    events = Event.objects.filter(run=packet.run_id, kind="packet.undone").order_by("seq")
+    log = AuditEntry.objects.filter(action="packet.undone").order_by("pk")
+    return [
+        (one.facts["by"], one.facts.get("on_behalf_of"), other.facts.get("on_behalf_of"))
+        for one, other in zip(events, log, strict=True)
+    ]
+
+
+@pytest.mark.both_databases
+@pytest.mark.parametrize("over", [False, True], ids=["while it holds", "after it ended"])
+def test_a_delegate_undoes_what_they_approved_in_a_name(walk: Walk, over: bool) -> None:
+    packet, dee = held_in_a_name(walk)
+    cast = walk.cast
+    if over:
+        delegation.end(Delegation.objects.get().pk, member=cast.ada)
+    page = text_of(Visitor(dee).get(address_of(packet)))
+    assert "you can undo it in the name of Ada Obi" in page
+    again = undo(walk, packet, dee)
+    assert (again.state, again.held_until, again.round) == (PacketState.OPEN, None, 2)
+    assert undone_by(packet) == [("Dee Third", "Ada Obi", cast.ada.user_id)]
+
+
+@pytest.mark.both_databases
+def test_whoever_handed_it_over_undoes_it_too_whatever_their_roles_are_by_now(walk: Walk) -> None:
+    packet, _ = held_in_a_name(walk)
+    people.set_roles(walk.cast.ada.pk, [Role.VIEWER], member=walk.cast.max)
+    undo(walk, packet, walk.cast.ada)
+    assert undone_by(packet) == [("Ada Obi", None, None)]
+
+
+@pytest.mark.both_databases
+def test_who_has_the_right_of_another_undoes_what_others_approved(walk: Walk) -> None:
+    dee = walk.cast.member("Dee Third", [Role.PUBLISHER])
+    walk.hold_policy()
+    packet = walk.decide(parked_call(walk), walk.cast.bo)
+    with pytest.raises(NotAllowed):
+        undo(walk, packet, dee)
+    other = handed(walk.cast.ada, dee, kinds=[PacketKind.PUBLICATION])
+    assert "Undo" not in text_of(Visitor(dee).get(address_of(packet)))
+    with pytest.raises(NotAllowed):
+        undo(walk, packet, dee)
+    delegation.end(other.pk, member=walk.cast.ada)
+    ours = handed(walk.cast.ada, dee)
+    delegation.end(ours.pk, member=walk.cast.ada)
+    with pytest.raises(NotAllowed):
+        undo(walk, packet, dee)
+    assert walk.fresh(packet).round == 1
+    handed(walk.cast.ada, dee)
+    undo(walk, packet, dee)
+    assert undone_by(packet) == [("Dee Third", "Ada Obi", walk.cast.ada.user_id)]
