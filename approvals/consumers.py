@@ -18,10 +18,14 @@ class QueueSocket(HintSocket):
 
 
 class PacketSocket(HintSocket):
-    """One open packet page: the packet itself, and what its run does."""
+    """One open packet page: the packet, what its run does, and in whose names one may decide."""
 
     shows_presence = True
 
     def topics(self, membership: Membership, **kwargs: Any) -> tuple[str, ...]:
         packet = access_packet(membership, kwargs["public_id"])
-        return (live.packet_topic(packet.pk), live.run_topic(packet.run_id))
+        return (
+            live.packet_topic(packet.pk),
+            live.run_topic(packet.run_id),
+            live.handed_topic(membership.pk),
+        )

@@ -136,7 +136,7 @@ def hand_over(wanted: Wanted, *, member: Membership) -> Delegation:
         kinds=made.kinds,
         tools=made.tools,
     )
-    live.changed_on_commit(live.queue_topic(giver.tenant_id))
+    _tell(made)
     return made
 
 
@@ -187,7 +187,14 @@ def _end(delegation: Delegation, actor: User, why: str) -> None:
         taker=delegation.taker.user_id,
         why=why,
     )
-    live.changed_on_commit(live.queue_topic(delegation.tenant_id))
+    _tell(delegation)
+
+
+def _tell(delegation: Delegation) -> None:
+    """Let the queue look again, and every packet that whoever takes it has open."""
+    live.changed_on_commit(
+        live.queue_topic(delegation.tenant_id), live.handed_topic(delegation.taker_id)
+    )
 
 
 # --- What holds now ---------------------------------------------------------------------------

@@ -47,6 +47,18 @@ class Standing:
     def may_answer(self) -> bool:
         return self.may_approve or self.may_hold_back
 
+    @property
+    def form(self) -> str:
+        """Which form this member gets: a page that was drawn with another one is out of date.
+
+        Nothing without one.
+        """
+        if not self.may_answer:
+            return ""
+        acts = ["approve"] * self.may_approve + ["hold-back"] * self.may_hold_back
+        people = ["0"] * self.as_oneself + [str(each.person) for each in self.names]
+        return " ".join(acts + people)
+
 
 ROLE_NEEDED = {Permission.PUBLISH: "publisher", Permission.DECIDE: "reviewer"}
 

@@ -71,7 +71,7 @@ class Times:
         if self.remind:
             often = said(self.remind)
             often = often.removeprefix("1 ") if " and " not in often else often
-            parts.append(f"reminded of every {often} until it is decided")
+            parts.append(f"to be brought up again every {often} until it is decided")
         return parts
 
 

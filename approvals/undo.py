@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from typing import Any
 
 from django.db import transaction
 
@@ -111,7 +112,8 @@ def release_packet(packet_id: int) -> bool:
         note_hold(packet, run, "hold_ended", reason=str(refusal), round=packet.round)
         tell(packet)
         return False
-    note_hold(packet, run, "released", by=None, **seats_of(packet))
+    seats: dict[str, Any] = seats_of(packet)
+    note_hold(packet, run, "released", **seats)
     end_packet(
         packet,
         run,

@@ -38,6 +38,11 @@ def packet_topic(packet_id: int) -> str:
     return f"packet.{packet_id}"
 
 
+def handed_topic(member_id: int) -> str:
+    """What others of the tenant handed to one member: in whose names they may decide."""
+    return f"handed.{member_id}"
+
+
 def members_topic(tenant_id: int) -> str:
     """Who belongs to the tenant: sockets ask again whether they may stay."""
     return f"members.{tenant_id}"

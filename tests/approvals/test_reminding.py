@@ -255,7 +255,7 @@ def test_the_table_of_rules_tells_times_and_who_stands_in(walk: Walk) -> None:
         "after 2 hours undecided the group owners may fill places too",
         "to be decided within 4 hours",
         "to be carried out within 30 minutes of the decision",
-        "reminded of every hour until it is decided",
+        "to be brought up again every hour until it is decided",
     ):
         assert words in page
 

@@ -8,6 +8,7 @@ import pytest
 from django.utils import timezone
 from playwright.sync_api import expect
 
+from approvals import delegation
 from approvals.models import Decision, Delegation, Packet
 from portal.handoff import Job
 from portal.roles import Role
@@ -16,7 +17,7 @@ from tests.approvals.test_delegation import handed
 from tests.browser.stage import Stage
 from tests.browser.test_stages import clean
 from tests.visits import address_of
-from tests.walk import Walk
+from tests.walk import Walk, parked_call
 
 pytestmark = pytest.mark.browser
 
@@ -110,4 +111,39 @@ def test_who_may_stand_in_shows_while_the_page_is_open(walk: Walk, stage: Stage)
     stage.apart(late)
     expect(page.locator("#need")).to_contain_text("Nobody decided within 2 hours")
     expect(page.locator("#need")).to_contain_text("you count as Owners, standing in for Security")
+    clean(page)
+
+
+def test_the_form_comes_and_goes_with_the_right(walk: Walk, stage: Stage) -> None:
+    """Somebody reads a packet while its right is handed to them, and while that ends."""
+    dee = walk.cast.member("Dee Third", [Role.PUBLISHER])
+    packet = parked_call(walk)
+    page = stage.page(dee, address_of(packet))
+    expect(page.locator("#standing")).to_contain_text("Deciding needs the role reviewer")
+    expect(page.locator("#decision-form")).to_have_count(0)
+
+    made = stage.apart(lambda: handed(walk.cast.ada, dee))
+    expect(page.locator("#decision-form")).to_contain_text("You decide in the name of Ada Obi")
+    clean(page)
+    # At the form nothing is drawn anew, however often it changes meanwhile.
+    comment = page.get_by_label("Comment")
+    comment.focus()
+    page.keyboard.type("Right ")
+    stage.apart(lambda: handed(walk.cast.bo, dee))
+    expect(page.locator("#standing")).to_contain_text("You decide for Bo Lindqvist")
+    page.keyboard.type("title.")
+    expect(comment).to_have_value("Right title.")
+    expect(page.locator("#for")).to_have_count(0)
+    # Whoever looks up gets both names, and has lost no word.
+    comment.blur()
+    expect(page.locator("#for option")).to_have_count(2)
+    expect(comment).to_have_value("Right title.")
+
+    other = Delegation.objects.exclude(pk=made.pk).get()
+    stage.apart(lambda: delegation.end(other.pk, member=walk.cast.bo))
+    expect(page.locator("#for")).to_have_count(0)
+    expect(page.locator("#decision-form")).to_contain_text("You decide in the name of Ada Obi")
+    stage.apart(lambda: delegation.end(made.pk, member=walk.cast.ada))
+    expect(page.locator("#decision-form")).to_have_count(0)
+    expect(page.locator("#decide")).to_contain_text("Deciding needs the role reviewer")
     clean(page)

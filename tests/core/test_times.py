@@ -189,7 +189,7 @@ def test_spans_and_demands_in_words() -> None:
     assert read(decide="4h", execute="30m", remind="1h").times.words == [
         "to be decided within 4 hours",
         "to be carried out within 30 minutes of the decision",
-        "reminded of every hour until it is decided",
+        "to be brought up again every hour until it is decided",
     ]
     staged = read(stages="1 of group:security", escalate="2h to group:owners")
     assert staged.fallback_words == "after 2 hours undecided the group owners may fill places too"

@@ -1,6 +1,23 @@
-// A packet that was held and is open again: the page that said so has no form to lose words from,
-// so it is drawn anew, with one.
-document.body.addEventListener("htmx:afterSettle", () => {
-  const held = document.querySelector("#decide[data-held]");
-  if (held && document.querySelector("#packet-outcome [data-open-again]")) location.reload();
-});
+// A packet's page whose form is another one by now is drawn anew: an approval was undone, or a right
+// to decide was handed over, came to an end, or changed. Not while somebody is at the form; and a
+// comment survives it.
+(() => {
+  "use strict";
+
+  function busy(bar) {
+    if (document.querySelector("dialog[open]") || bar.contains(document.activeElement)) return true;
+    const name = bar.querySelector("#for");
+    return Boolean(bar.querySelector('[name="choice"]:checked') || (name && name.selectedIndex > 0));
+  }
+
+  function compare() {
+    const bar = document.getElementById("decide"), now = document.getElementById("standing");
+    if (!bar || !now || !now.dataset.form || now.dataset.form === bar.dataset.form || busy(bar)) return;
+    // The page that said why an answer was not taken would send that answer again.
+    if (document.getElementById("refusal")) location.assign(now.dataset.page);
+    else location.reload();
+  }
+
+  document.body.addEventListener("htmx:afterSettle", compare);
+  document.addEventListener("focusout", () => setTimeout(compare));
+})();
