@@ -9,11 +9,11 @@ from decimal import Decimal
 
 from django.db.models import Q
 
-from approvals import demands, policy, uses
+from approvals import demands, egress, policy, resume, scopes, seal, uses
 from approvals.demands import Demands
 from approvals.facts import call_facts as call_facts_of
 from approvals.models import Packet, PolicyVersion
-from approvals.states import PacketKind
+from approvals.states import PacketKind, PacketState
 from portal import statements
 from portal.clock import database_now
 from portal.models import Tenant
@@ -21,8 +21,8 @@ from portal.statements import given
 from runs.agent.port import ProposedCall
 from runs.contract import Contract
 from runs.lifecycle import Held, Judged, spent
-from runs.models import EgressGrant, Run, TenantValue, ToolCall
-from runs.states import CallState, GrantState
+from runs.models import CredentialGrant, EgressGrant, Resumption, Run, TenantValue, ToolCall
+from runs.states import CallState, GrantState, ResumeState
 
 logger = logging.getLogger(__name__)
 
@@ -31,6 +31,9 @@ _STATES = {
     "ask": CallState.WAITING,
     "deny": CallState.REFUSED,
 }
+
+
+_BEGUN = (CallState.ACTING, CallState.DONE, CallState.FAILED, CallState.UNKNOWN)
 
 
 def _kind_of(call: ToolCall) -> PacketKind:
@@ -66,16 +69,59 @@ class TenantJudge:
     def use_up(self, call: ToolCall) -> Held | None:
         """See `runs.judging.Judge.use_up`."""
         packet = Packet.objects.filter(call=call).first()
-        if packet is None or call.state != CallState.APPROVED:
-            # Allowed without a person, or begun again in a workspace that was put back.
-            return None
+        if packet is None:
+            if call.state != CallState.APPROVED:
+                return None  # allowed without a person
+            return Held("not_approved", "Refused: nobody approved this. Propose a new call.")
         now = database_now()
         if packet.page.get("arguments_digest") != call.arguments_digest:
             words = "Refused: this is not the call that was approved. Propose a new call."
             return Held("call_changed", words)
-        if void := uses.why_void(packet, _kind_of(call), now):
+        # One that was begun before used its approval up then: it is begun again in a workspace
+        # that was put back.
+        again = call.state in _BEGUN and packet.used_at is not None
+        kind = _kind_of(call)
+        if void := uses.why_void(packet, kind, now, unused=not again, in_time=not again):
             return Held(void.why, f"Refused: {void.words} Propose a new call.")
-        uses.use_up(packet, now)
+        if not again:
+            uses.use_up(packet, now)
+        return None
+
+    def opens(self, grant: EgressGrant) -> Held | None:
+        """See `runs.judging.Judge.opens`."""
+        packet = Packet.objects.filter(egress=grant).first()
+        if packet is None:
+            return Held("not_approved", "Nobody approved this rule.")
+        # Used as it was given; from then on its own minutes count.
+        now = database_now()
+        if void := uses.why_void(packet, PacketKind.EGRESS, now, unused=False, in_time=False):
+            return Held(void.why, void.words)
+        if not egress.fits(packet, grant):
+            return Held("rule_changed", f"This is not the rule of packet {packet.number}.")
+        return None
+
+    def lets_go_on(self, asked: Resumption) -> Held | None:
+        """See `runs.judging.Judge.lets_go_on`."""
+        packet = Packet.objects.filter(resumption=asked).first()
+        if packet is None:
+            return Held("not_approved", "Nobody approved that the run goes on.")
+        # What it was used for may be begun again after a worker that stopped, however late.
+        used, now = asked.state == ResumeState.USED, database_now()
+        if void := uses.why_void(packet, PacketKind.RESUME, now, unused=False, in_time=not used):
+            return Held(void.why, void.words)
+        if not resume.fits(packet, asked):
+            return Held("resume_changed", f"This is not what packet {packet.number} asked.")
+        return None
+
+    def gives(self, grant: CredentialGrant) -> Held | None:
+        """See `runs.judging.Judge.gives`."""
+        asked = Packet.objects.filter(run=grant.run_id, credential__credential=grant.credential_id)
+        packet = asked.filter(call=grant.call_id).order_by("-number").first()
+        if packet is None or packet.state != PacketState.APPROVED:
+            return Held("not_approved", "Nobody approved the use of this credential.")
+        if not seal.intact(packet.page, packet.digest) or not scopes.fits(packet, grant):
+            words = f"This is not the use of a credential that packet {packet.number} was about."
+            return Held("scope_changed", words)
         return None
 
     def judge(

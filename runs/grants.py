@@ -22,13 +22,14 @@ from portal.models import Membership, User
 from portal.redact import redact
 from portal.roles import Permission
 from runs import cost, lifecycle
-from runs.contract import Contract, NetworkRule
+from runs.contract import Contract
 from runs.egress.asking import GRANTED, Ask
-from runs.egress.rules import WORDS, Limits, Rule
+from runs.egress.rules import WORDS
 from runs.egress.tally import Refused
 from runs.judging import judge_network
 from runs.lifecycle import Draft, Judged, Lease, append_events, held_run, locked_run, run_facts
 from runs.models import Charge, EgressGrant, EgressRefusal, Run
+from runs.opened import Shut, of_contract, opening_facts
 from runs.reach import AT_WORK
 from runs.states import CallState, GrantState, RunStatus
 
@@ -89,7 +90,7 @@ def open_rules(lease: Lease, contract: Contract) -> None:
     for place, rule in enumerate(contract.network.allow):
         grant = EgressGrant.objects.filter(run=run, origin=Origin.CONTRACT, place=place).first()
         if grant is None:
-            grant = EgressGrant(**_of_contract(run, place, rule), granted_at=now)
+            grant = EgressGrant(**of_contract(run, place, rule), granted_at=now)
         elif grant.state != GrantState.ACTIVE:
             continue
         left = rule.minutes * 60 - run.seconds_used
@@ -100,53 +101,6 @@ def open_rules(lease: Lease, contract: Contract) -> None:
             grant.save(force_insert=True)
         else:
             grant.save(update_fields=["expires_at", "state", "ended_at"])
-
-
-def _of_contract(run: Run, place: int, rule: NetworkRule) -> dict[str, Any]:
-    plain_only = bool(rule.methods or rule.path)
-    return {
-        "tenant_id": run.tenant_id,
-        "run": run,
-        "origin": Origin.CONTRACT,
-        "place": place,
-        "host": rule.host,
-        "port": rule.port,
-        "tls": not plain_only,
-        "plain": True,
-        "methods": list(rule.methods),
-        "path": rule.path,
-        "purpose": rule.purpose,
-        "minutes": rule.minutes,
-        "max_bytes": rule.megabytes * 1_000_000,
-        "max_connections": rule.connections,
-        "state": GrantState.ACTIVE.value,
-        "reason": "The contract names it.",
-    }
-
-
-def rules_now(run_id: int) -> list[Rule]:
-    """The rules that are open, in the order in which they were made."""
-    rows = EgressGrant.objects.filter(run_id=run_id, state=GrantState.ACTIVE).order_by("pk")
-    return [rule_of(grant) for grant in rows]
-
-
-def rule_of(grant: EgressGrant) -> Rule:
-    """A row as the proxy knows it. Its key is the row's public id."""
-    assert grant.expires_at is not None  # noqa: S101 - the database sees to it
-    return Rule(
-        key=str(grant.public_id),
-        host=grant.host,
-        port=grant.port,
-        purpose=grant.purpose,
-        expires_at=grant.expires_at.timestamp(),
-        source="contract" if grant.origin == Origin.CONTRACT else "grant",
-        tls=grant.tls,
-        plain=grant.plain,
-        methods=tuple(grant.methods),
-        path=grant.path,
-        limits=Limits(bytes=grant.max_bytes, connections=grant.max_connections),
-        used_bytes=grant.bytes_sent + grant.bytes_received,
-    )
 
 
 def ask_of(grant: EgressGrant) -> Ask:
@@ -240,7 +194,10 @@ def _file(run: Run, asked: Ask, judged: Judged, *, origin: str, person: User | N
         GrantState(grant.state), "asked"
     )
     by = person.name if person is not None else "policy" if word == "granted" else "the agent"
-    append_events(run, [Draft(f"egress.{word}", run_facts(run) | grant_facts(grant) | {"by": by})])
+    told = grant_facts(grant) | {"by": by}
+    if grant.state == GrantState.ACTIVE:
+        told |= opening_facts(grant, asked=False)
+    append_events(run, [Draft(f"egress.{word}", run_facts(run) | told)])
     audit.record(
         f"egress.{word}",
         tenant=run.tenant,
@@ -332,16 +289,11 @@ def settle(grant: EgressGrant, run: Run, settled: Settled) -> EgressGrant:
         locked.state, locked.ended_at = settled.state.value, now
     locked.answer = settled.words
     locked.save(update_fields=["state", "answer", "granted_at", "expires_at", "ended_at"])
-    word = "granted" if settled.state is GrantState.ACTIVE else settled.state.value
-    append_events(
-        run,
-        [
-            Draft(
-                f"egress.{word}",
-                run_facts(run) | grant_facts(locked) | ({"by": settled.by} if settled.by else {}),
-            )
-        ],
-    )
+    told = grant_facts(locked) | ({"by": settled.by} if settled.by else {})
+    word = settled.state.value
+    if settled.state is GrantState.ACTIVE:
+        word, told = "granted", told | opening_facts(locked, asked=True)
+    append_events(run, [Draft(f"egress.{word}", run_facts(run) | told)])
     return locked
 
 
@@ -378,6 +330,19 @@ def revoke(run: Run, public_id: uuid.UUID, *, member: Membership) -> EgressGrant
     )
     live.changed_on_commit(live.run_topic(locked.pk))
     return grant
+
+
+@transaction.atomic(durable=True)
+def hold_back(lease: Lease, shut: Shut) -> None:
+    """End a rule that only its row opens, with a line that says so. Raises `LeaseLost`."""
+    run = held_run(lease)
+    grant = EgressGrant.objects.select_for_update(no_key=True).get(pk=shut.grant.pk)
+    if grant.state != GrantState.ACTIVE:
+        return
+    grant.state, grant.ended_at = GrantState.ENDED.value, database_now()
+    grant.save(update_fields=["state", "ended_at"])
+    told = grant_facts(grant) | {"why": shut.why}
+    append_events(run, [Draft("egress.held_back", run_facts(run) | told)])
 
 
 # --- Counting ----------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from runs.agent.port import REQUEST_NETWORK, ProposedCall
 from runs.contract import Contract
 from runs.egress.asking import Ask
 from runs.lifecycle import Held, Judged
-from runs.models import Run, ToolCall
+from runs.models import CredentialGrant, EgressGrant, Resumption, Run, ToolCall
 
 
 class Judge(Protocol):
@@ -29,6 +29,18 @@ class Judge(Protocol):
 
         `call` is locked and its run too. None as well for a call that needed nobody.
         """
+        ...
+
+    def opens(self, grant: EgressGrant) -> Held | None:
+        """Why people did not open this network rule, as its row has it, or None."""
+        ...
+
+    def lets_go_on(self, asked: Resumption) -> Held | None:
+        """Why people did not approve that the run goes on after these changes, or None."""
+        ...
+
+    def gives(self, grant: CredentialGrant) -> Held | None:
+        """Why people did not approve this use of a credential, as its row has it, or None."""
         ...
 
     def in_force(self, tenant_id: int) -> tuple[int, str]:

@@ -526,6 +526,7 @@ TELLERS: dict[str, Callable[[Facts], Line]] = {
     "egress.revoked": _rule("ban", "Network taken back", "danger"),
     "egress.cut": _cut("ban", "Closed"),
     "egress.expired": _cut("clock", "Network time over"),
+    "egress.held_back": _rule("ban", "Network not open, nobody opened it so", "danger"),
     "egress.opened": _opened,
     "egress.refused": _blocked,
     "credential.requested": _credential("key", "Credential asked for", "wait"),

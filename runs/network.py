@@ -30,6 +30,7 @@ from runs.egress.tally import Tally
 from runs.judging import judge_network
 from runs.lifecycle import Lease, LeaseLost
 from runs.models import EgressGrant, Run
+from runs.opened import OpenRules
 from runs.states import GrantState
 from runs.threads import in_thread
 
@@ -59,6 +60,7 @@ class Network:
         self._written: dict[str, Usage] = {}
         self._skew = 0.0
         self._helpers: list[asyncio.Task[None]] = []
+        self._open = OpenRules(run, contract)
         self._look = asyncio.Event()
         self._reading = asyncio.Lock()
         self._writing = asyncio.Lock()
@@ -93,9 +95,13 @@ class Network:
         if self._proxy is None:
             return
         async with self._reading:
-            rules = await in_thread(grants.rules_now)(self._run.pk)
+            rules, shut = await in_thread(self._open.now)()
             for cut in self._proxy.set_rules(rules):
                 self._rule_ended(cut)
+            # It passes nothing from here on, whoever writes that down.
+            with contextlib.suppress(LeaseLost):
+                for each in shut:
+                    await in_thread(grants.hold_back)(self._lease, each)
 
     async def close(self) -> None:
         """Cut everything, and write down what was not written yet. Safe to repeat.

@@ -23,11 +23,18 @@ from runs.states import ResumeState, RunStatus
 
 
 def approved(run: Run, wanted: str) -> Resumption | None:
-    """A person's approval of exactly these differences, if it may still be used."""
+    """People's approval of exactly these differences, if it may still be used.
+
+    The row alone approves nothing: whoever asked the people is asked too.
+    """
     usable = Q(state=ResumeState.USED) | Q(
         state=ResumeState.APPROVED, usable_until__gt=database_now()
     )
-    return Resumption.objects.filter(usable, run=run, digest=wanted).order_by("-pk").first()
+    found = Resumption.objects.select_related("checkpoint").filter(usable, run=run, digest=wanted)
+    last = found.order_by("-pk").first()
+    if last is None or judge().lets_go_on(last) is not None:
+        return None
+    return last
 
 
 @transaction.atomic(durable=True)

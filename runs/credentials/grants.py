@@ -34,6 +34,7 @@ from runs.credentials.sources import (
     SourceSpec,
     source_for,
 )
+from runs.judging import judge
 from runs.lifecycle import Draft, LeaseLost, append_events, locked_run, run_facts
 from runs.models import Credential, CredentialGrant, Run, ToolCall
 from runs.states import CREDENTIALS_HELD, CallState, CredentialState, RunStatus
@@ -315,6 +316,8 @@ def _approved_by_a_person(run: Run, last: CredentialGrant | None) -> CredentialG
             f"The credential “{last.credential}” was taken back by {last.ended_by.name}.",
             "taken_back",
         )
+    if (held := judge().gives(last)) is not None:
+        raise CredentialRefused(held.words, held.why)
     if last.state == CredentialState.APPROVED:
         return last
     # The same approved act again, after a worker that stopped or to look for its outcome.

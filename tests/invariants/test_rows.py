@@ -10,18 +10,20 @@ from django.db import connection
 from django.utils import timezone
 
 from approvals import errors
+from approvals.judge import TenantJudge
 from approvals.models import Decision, Packet
 from approvals.states import PacketState, Verdict
 from approvals.undo import release_packet, undo_approval
 from portal.clock import database_now
 from portal.handoff import Job
 from portal.roles import Role
-from runs.models import Event, Run, ToolCall
+from runs.models import CredentialGrant, Event, Resumption, Run, ToolCall
 from runs.states import CallState
 from tests import clock
+from tests.acceptance.kit import contract_with, give_credential
 from tests.approvals import stages
 from tests.approvals.stages import SECURITY, TWO_HOURS, asked, passed
-from tests.cast import REPAIR
+from tests.cast import ASKING, REPAIR
 from tests.databases import triggers_off
 from tests.walk import Walk, call_of
 
@@ -178,3 +180,79 @@ def test_inv05_a_check_that_did_not_pass_blocks_whatever_the_row_says(walk: Walk
     with pytest.raises(errors.ApprovalBlocked, match="verification"):
         walk.decide(packet)
     assert not Decision.objects.exists()
+
+
+# --- Rows of runs that approvals are used from ----------------------------------------------------
+
+
+def test_inv01_a_call_that_waits_is_not_allowed_by_its_row(walk: Walk) -> None:
+    packet = walk.to_call()
+    ToolCall.objects.filter(packet=packet).update(state=CallState.ALLOWED.value)
+    go_on(walk, packet)
+    held = TenantJudge().use_up(call_of(packet))
+    assert held is not None
+    assert held.why == "not_approved"
+
+
+def test_inv05_a_row_that_policy_did_not_judge_is_judged(walk: Walk) -> None:
+    call = call_of(walk.to_call())
+    run = walk.run(ASKING, http=True)
+    call.pk, call.run, call.state = None, run, CallState.ALLOWED.value
+    call.save(force_insert=True)
+    walk.drain()
+    assert walk.tracker.requests == []
+    assert walk.open_packet(run).page["tool"] == "create_issue"
+
+
+def test_inv01_a_call_that_has_no_packet_is_not_approved_by_its_row(walk: Walk) -> None:
+    packet = walk.to_call()
+    call = call_of(packet)
+    approve_in_the_table(packet)
+    written(packet, call=None)
+    assert go_on(walk, packet) == "not_approved"
+    assert walk.fresh(call).state != CallState.DONE
+
+
+def test_inv03_an_approval_that_was_used_is_not_used_again_by_a_row(walk: Walk) -> None:
+    packet = walk.decide(walk.to_call())
+    call = call_of(packet)
+    assert TenantJudge().use_up(call) is None
+    for state in (CallState.APPROVED, CallState.ALLOWED):
+        call.state = state.value
+        held = TenantJudge().use_up(call)
+        assert held is not None
+        assert held.why == "used_already"
+
+
+@pytest.mark.parametrize("state", ["approved", "used"])
+def test_inv01_a_run_does_not_go_on_by_the_row_of_the_question(walk: Walk, state: str) -> None:
+    packet = walk.to_call()
+    walk.decide(packet)
+    walk.new_policy()
+    walk.drain()
+    asked_first = Resumption.objects.get()
+    end = database_now() + timedelta(hours=1)
+    Resumption.objects.update(state=state, usable_until=end)
+    Run.objects.filter(pk=packet.run_id).update(status="queued", status_at=timezone.now())
+    walk.deliver(Job.EXECUTE_RUN, packet.run_id)
+    walk.drain()
+    assert walk.status(packet.run) == "waiting"
+    assert walk.tracker.requests == []
+    assert Resumption.objects.exclude(pk=asked_first.pk).get().state == "waiting"
+
+
+def test_inv01_a_use_of_a_credential_is_the_one_on_the_page(walk: Walk) -> None:
+    give_credential(walk, "the-value-" + "x" * 20)
+    packet = walk.decide(walk.to_call(text=contract_with(credential="token")))
+    grant = packet.credential
+    assert grant is not None
+    assert TenantJudge().gives(grant) is None
+    grant.scope = {**grant.scope, "audience": ["elsewhere.example"]}
+    held = TenantJudge().gives(grant)
+    assert held is not None
+    assert held.why == "scope_changed"
+    CredentialGrant.objects.filter(pk=grant.pk).update(scope=grant.scope)
+    walk.drain()
+    assert walk.tracker.requests == []
+    refused = Event.objects.get(run=packet.run, kind="credential.refused")
+    assert refused.facts["why"] == "scope_changed"

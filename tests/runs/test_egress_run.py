@@ -28,8 +28,9 @@ from portal.models import Membership
 from portal.roles import Role
 from runs import grants
 from runs.egress.asking import read_ask
-from runs.lifecycle import ask_cancel, event_chain_broken_at
+from runs.lifecycle import ask_cancel, contract_of, event_chain_broken_at
 from runs.models import Charge, EgressGrant, EgressRefusal, Event, Run, ToolCall
+from runs.opened import OpenRules
 from runs.states import GrantState, RunStatus
 from tests.cast import REPAIR, Cast, call, contract_text
 from tests.walk import MEANWHILE, Walk
@@ -449,6 +450,76 @@ def test_an_approval_covers_the_row_that_was_read(walk: Walk, service: Service) 
         assert get(service.port) == 403
 
     happening(walk, run, story)
+
+
+OPENED = {
+    "that waits for people": {"state": "active", "packet": False},
+    "whose packet was denied": {"state": "active", "verdict": Verdict.DENY},
+    "for more methods": {"methods": ["GET", "POST"]},
+    "for another path": {"path": ""},
+    "for more bytes": {"max_bytes": 10**12},
+}
+
+
+@pytest.mark.both_databases
+@pytest.mark.parametrize("row", OPENED.values(), ids=OPENED)
+def test_no_row_opens_more_than_was_approved(
+    walk: Walk, service: Service, row: dict[str, Any]
+) -> None:
+    step = [wants(service.port, path="/simple")]
+    run = walk.run([step, [MEANWHILE], *REPAIR], text=text("request"))
+    columns = dict(row)
+
+    def story() -> None:
+        packet = asked(walk)
+        if columns.pop("packet", True):
+            verdict = columns.pop("verdict", Verdict.APPROVE)
+            walk.decide(packet, verdict=verdict)
+            if verdict is Verdict.APPROVE:
+                until(lambda: get(service.port, "/simple/x") == 200, "the rule works")
+        now = timezone.now()
+        times = {"granted_at": now, "expires_at": now + timedelta(hours=1), "ended_at": None}
+        EgressGrant.objects.update(**(times | columns if "state" in columns else columns))
+        until(lambda: "egress.held_back" in walk.kinds(run), "the worker says so")
+        assert get(service.port, "/simple/x") == 403
+        assert EgressGrant.objects.get().state == GrantState.ENDED
+
+    happening(walk, run, story)
+
+
+def test_no_row_keeps_a_rule_open_for_longer(walk: Walk, service: Service) -> None:
+    run = walk.run([[wants(service.port)], [MEANWHILE], *REPAIR], text=text("request"))
+
+    def story() -> None:
+        walk.decide(asked(walk))
+        until(lambda: get(service.port) == 200, "the rule works")
+        grant = EgressGrant.objects.get()
+        opened = OpenRules(run, contract_of(run))
+        ((rule,), _) = opened.now()
+        EgressGrant.objects.update(expires_at=timezone.now() + timedelta(days=30))
+        assert opened.now() == ([rule], [])
+        assert OpenRules(run, contract_of(run)).now() == ([rule], [])
+        assert grant.expires_at is not None
+        assert rule.expires_at == grant.expires_at.timestamp()
+
+    happening(walk, run, story)
+
+
+def test_a_row_that_calls_itself_the_contract_s_is_compared_with_it(
+    walk: Walk, service: Service
+) -> None:
+    allow = rule(service.port)
+    run = walk.run([[MEANWHILE], *REPAIR], text=text("allowlist", allow))
+
+    def story() -> None:
+        assert get(service.port) == 200
+        EgressGrant.objects.update(port=service.port + 1, methods=[])
+        until(lambda: "egress.held_back" in walk.kinds(run), "the worker says so")
+        assert get(service.port + 1) == 403
+
+    happening(walk, run, story)
+    why = Event.objects.get(run=run, kind="egress.held_back").facts["why"]
+    assert why == "not_in_contract"
 
 
 def test_requests_of_one_run_do_not_fill_the_queue(walk: Walk) -> None:
