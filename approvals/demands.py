@@ -200,11 +200,11 @@ def of_gate(gate: Mapping[str, Any]) -> Demands:
 
 def read(notes: Notes) -> Demands:
     """What a rule without `faults` demands."""
-    role, hold = notes.get("role"), notes.get("hold")
+    role = notes.get("role")
     needed = Demands(
-        people=int(notes.get("needs") or 1),
+        people=int(notes.get("needs") or "1"),
         roles=(role,) if role else (),
-        hold=seconds(hold) or 0 if hold else 0,
+        hold=seconds(notes.get("hold") or "") or 0,
         passkey=notes.get("passkey") == "required",
         times=times.read(notes),
     )
@@ -240,7 +240,7 @@ def joined(several: Iterable[Demands], *, least: int = 1) -> Demands:
         people=max([least, seats, *(each.people for each in every)]),
         roles=tuple(sorted({role for each in every for role in each.roles})),
         stages=tuple(stages.values()),
-        hold=max([0, *(each.hold for each in every)]),
+        hold=max((each.hold for each in every), default=0),
         passkey=any(each.passkey for each in every),
         risk=max((each.risk for each in every), key=RISKS.index, default="normal"),
         times=times.joined(each.times for each in every),
@@ -284,8 +284,8 @@ def _fallbacks(text: str | None) -> tuple[list[Fallback], list[tuple[str, str]]]
         match = _ESCALATION.fullmatch(words)
         if match is None:
             return [], [(f"@escalate: “{words[:60]}” names nobody.", f"Write {_ESCALATE}.")]
-        after, kind, name = seconds(match[1]) or 0, match[2], match[3]
-        if not times.SHORTEST <= after <= times.LONGEST["decide"]:
+        after, kind, name = seconds(match[1]), match[2], match[3]
+        if after is None or not times.SHORTEST <= after <= times.LONGEST["decide"]:
             reason = f"@escalate: “{match[1][:40]}” is no span of time of 1 minute to 30 days."
             return [], [(reason, times.REMEDY)]
         if kind == "role" and name not in ROLES:
@@ -320,34 +320,32 @@ def _escalation_faults(notes: Notes) -> list[tuple[str, str]]:
 def faults(notes: Notes, *, asks: bool) -> list[tuple[str, str, str]]:
     """What is wrong with the demands: annotation, reason, remedy. `asks`: the rule asks people."""
     found: list[tuple[str, str, str]] = []
-    needs, role = notes.get("needs"), notes.get("role")
+    # Written without a text one is None, and would demand nothing.
+    texts = {name: notes[name] or "" for name in ANNOTATIONS if name in notes}
+    needs, role, hold = texts.get("needs"), texts.get("role"), texts.get("hold")
     if needs is not None and not (_COUNT.fullmatch(needs) and 1 <= int(needs) <= MOST_PEOPLE):
         reason = f'@needs("{needs:.40}") is not a number of people.'
         found.append(("needs", reason, f"Write 1 to {MOST_PEOPLE} in quotes."))
     if role is not None and role not in ROLES:
         reason = f'@role("{role}") is no role that decides.'
         found.append(("role", reason, f"Write {', '.join(ROLES)}."))
-    hold = notes.get("hold")
-    if hold is not None and not 0 < (seconds(hold) or 0) <= LONGEST_HOLD:
+    if hold is not None and ((span := seconds(hold)) is None or span > LONGEST_HOLD):
         reason = f'@hold("{hold}") is no span of time up to 7 days.'
         found.append(("hold", reason, "Write a number and s, m, h or d: 90s, 15m, 4h, 2d."))
-    if "stages" in notes:
-        # Written without a text it is None, and would demand nothing.
-        found += [("stages", *fault) for fault in _stages(notes["stages"] or "")[1]]
+    found += [("stages", *fault) for fault in _stages(texts.get("stages"))[1]]
     found += times.faults(notes)
     if "escalate" in notes:
         found += [("escalate", *fault) for fault in _escalation_faults(notes)]
-    if "passkey" in notes and notes["passkey"] != "required":
-        reason = f'@passkey("{notes["passkey"] or ""}") demands nothing.'
+    if texts.get("passkey", "required") != "required":
+        reason = f'@passkey("{texts["passkey"]}") demands nothing.'
         found.append(("passkey", reason, 'Write @passkey("required"), or leave it out.'))
-    if "risk" in notes and notes["risk"] not in ("low", "high"):
-        reason = f'@risk("{notes["risk"] or ""}") is no risk.'
+    if texts.get("risk", "low") not in ("low", "high"):
+        reason = f'@risk("{texts["risk"]}") is no risk.'
         found.append(("risk", reason, 'Write @risk("low") or @risk("high"), or leave it out.'))
-    given = [name for name in ANNOTATIONS if notes.get(name) is not None]
-    if given and not asks:
+    if texts and not asks:
         found.append(
             (
-                given[0],
+                next(iter(texts)),
                 f"{listed([f'@{name}' for name in ANNOTATIONS])} have no effect here.",
                 'Use them on permit with Action::"ask" or Action::"publish".',
             )
