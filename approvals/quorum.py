@@ -16,6 +16,7 @@ Voters: TypeAlias = Mapping[int, Collection[str]]
 
 A route is what a person may count as: `group:12` by the group's key, `role:admin`.
 """
+_NOBODYS_KEY = -1
 _WORDS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 
 
@@ -232,8 +233,7 @@ class Quorum:
 
     def _open(self, at: int, voters: Voters) -> bool:
         """Whether somebody who has only this stage's route would find a seat."""
-        newcomer = -1  # nobody's key
-        more = {**voters, newcomer: (self.stages[at].route,)}
+        more = {**voters, _NOBODYS_KEY: (self.stages[at].route,)}
         return len(self.filled(more)) > len(self.filled(voters))
 
     def why_not(self, voters: Voters) -> str:

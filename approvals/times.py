@@ -100,11 +100,12 @@ def faults(notes: Mapping[str, str | None]) -> list[tuple[str, str, str]]:
     for name in ANNOTATIONS:
         if name in notes:
             text, longest = notes[name] or "", LONGEST[name]
-            if not SHORTEST <= (seconds(text) or 0) <= longest:
+            span = seconds(text)
+            if span is None or not SHORTEST <= span <= longest:
                 reason = f'@{name}("{text:.40}") is no span of time of 1 minute to {said(longest)}.'
                 found.append((name, reason, REMEDY))
     given = read(notes)
-    if not found and 0 < given.decide <= given.remind:
+    if not found and given.decide and given.decide <= given.remind:
         reason = f"@remind: the {said(given.decide)} to decide are over before the first reminder."
         found.append(("remind", reason, "Write a shorter span than @decide has."))
     return found

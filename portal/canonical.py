@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from typing import Any, NoReturn
+from typing import Any
 
 import rfc8785
 
@@ -45,34 +45,30 @@ def parsed(data: bytes) -> Any:
 
 def _parsed(data: bytes) -> Any:
     text = data.decode()
-    try:
-        # What stands behind the value is none of it, so the comparison misses it.
-        value, _ = _decode(text)
-        if (text.isascii() or not _SORTED_OTHERWISE.search(text)) and _encode(value) == text:
-            return value
-    except _NotPlain:
-        pass
+    # What stands behind the value is none of it, so the comparison misses it.
+    value, _ = _decode(text)
+    if (text.isascii() or not _SORTED_OTHERWISE.search(text)) and _encode(value) == text:
+        return value
     value = json.loads(text)
     if canonical(value) != data:
         raise ValueError("it is not written as RFC 8785 says")
     return value
 
 
-class _NotPlain(Exception):
-    """A number that the standard encoder may not spell as RFC 8785 does."""
-
-
-def _number(text: str) -> int:
+def _number(text: str) -> int | None:
     # Fifteen digits always have an exact double.
-    return int(text) if len(text) <= 15 else _other_number(text)
+    return int(text) if len(text) <= 15 else None
 
 
-def _other_number(text: str) -> NoReturn:
-    raise _NotPlain
+def _unread(_: str) -> None:
+    """For a number that the standard encoder may not spell as RFC 8785 does.
+
+    None is written otherwise than any number, so the quick way ends at the comparison.
+    """
 
 
 _decode = json.JSONDecoder(
-    parse_int=_number, parse_float=_other_number, parse_constant=_other_number
+    parse_int=_number, parse_float=_unread, parse_constant=_unread
 ).raw_decode
 # Up to these characters the order of code points is that of UTF-16 units, too.
 _SORTED_OTHERWISE = re.compile("[\ue000-\U0010ffff]")

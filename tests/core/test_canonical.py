@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Any
+import json
+from typing import Any, NoReturn
 
 import pytest
 import rfc8785
@@ -76,6 +77,42 @@ def test_a_large_integer_is_written_where_its_double_has_the_same_digits() -> No
 def test_what_is_not_written_as_the_standard_says_is_not_read(data: bytes) -> None:
     with pytest.raises(ValueError):  # noqa: PT011 - the message is the decoder's
         parsed(data)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *("a", True, False, None, 0, 2**53 - 1, -(2**53) + 1),
+        *(["a", 1, [None]], ("a", (True,)), {}, {"a": "ü", "b": {"c": [False, 3]}}),
+    ],
+)
+def test_what_pages_and_logs_hold_is_written_the_quick_way(
+    value: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = rfc8785.dumps(value)
+    monkeypatch.setattr(rfc8785, "dumps", unneeded)
+
+    assert canonical(value) == expected
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        *(b"null", b'["a",true,0]', b"[999999999999999,-99999999999999]"),
+        *('{"ä":"\u2028\ud7ff"}'.encode(), b'{"a":{"b":[]},"c":""}'),
+    ],
+)
+def test_what_pages_and_logs_hold_is_read_the_quick_way(
+    data: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = json.loads(data)
+    monkeypatch.setattr(json, "loads", unneeded)
+
+    assert parsed(data) == expected
+
+
+def unneeded(*_: object) -> NoReturn:
+    raise AssertionError("the slow way was taken")
 
 
 def test_what_is_too_deep_or_too_long_is_not_read() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from approvals import demands
 from approvals.demands import Demands
-from approvals.quorum import Quorum, Stage
+from approvals.quorum import Fallback, Quorum, Stage
 
 SECURITY = Stage("group:1", "Security", 1)
 OWNERS = Stage("group:2", "Owners", 1)
@@ -165,6 +165,58 @@ def test_why_it_cannot_be_reached(
     quorum: Quorum, voters: dict[int, list[str]], reason: str
 ) -> None:
     assert reason in quorum.why_not(voters)
+
+
+@pytest.mark.parametrize(
+    ("there", "who"),
+    [
+        ({}, "nobody there may approve"),
+        ({1: ["group:1"], 2: []}, "one person there may approve"),
+        ({1: ["group:1"], 2: ["group:1"]}, "two there may approve"),
+    ],
+)
+def test_how_many_may_approve_where_too_few_may(there: dict[int, list[str]], who: str) -> None:
+    quorum = Quorum(3, (Stage("group:1", "Security", 3),))
+    assert quorum.why_not(there) == f"It needs three of Security, and {who}."
+    assert quorum.why_not({each: ["group:1"] for each in (1, 2, 3)}) == ""
+
+
+def test_how_many_are_wanted_and_missing_in_words() -> None:
+    assert Quorum(1).wanted("reviewer") == "one reviewer"
+    assert Quorum(11).wanted("reviewer") == "11 reviewers"
+    assert Quorum(10).still({}, "reviewer") == "ten reviewers are"
+    assert Quorum(2).still({1: []}, "reviewer") == "one reviewer is"
+    assert Quorum(2, (SECURITY,)).wanted("reviewer") == "one of Security and one more reviewer"
+    assert Quorum(2, (Stage("group:1", "Security", 2),)).still({}, "reviewer") == (
+        "two of Security are"
+    )
+    admin = Quorum(1, (), ("admin",))
+    assert admin.still({1: []}, "reviewer") == "somebody with the role admin is"
+    assert admin.still({1: ["role:admin"]}, "reviewer") == ""
+
+
+def test_whoever_stands_in_counts_and_is_told_by_the_party_that_lets_them() -> None:
+    stage = Stage("group:1", "Security", 1, (Fallback("group:2", "Owners"),))
+
+    assert stage.routes == ("group:1", "group:2")
+    assert stage.takes(["group:1"])
+    assert stage.takes(["group:2"])
+    assert not stage.takes(["group:3"])
+    assert stage.words == "one of Security or of Owners"
+    # A member of both needs nobody's place.
+    assert stage.stands_in(["group:2", "group:1"]) == ""
+    assert stage.stands_in(["group:3", "group:2"]) == "Owners"
+    assert stage.stands_in(["group:3"]) == ""
+
+
+def test_people_stand_in_from_the_second_on_that_their_rule_says() -> None:
+    fallback = {"route": "group:2", "name": "Owners", "after_seconds": 60}
+    staged = {"route": "group:1", "name": "Security", "people": 1, "fallbacks": [fallback]}
+    gate = {"needed": 1, "stages": [staged]}
+
+    assert Quorum.of_gate(gate, 59).routes == ["group:1"]
+    assert Quorum.of_gate(gate, 60).routes == ["group:1", "group:2"]
+    assert Quorum.of_gate(gate, 61).routes == ["group:1", "group:2"]
 
 
 # --- What rules say -------------------------------------------------------------------------------

@@ -193,3 +193,45 @@ def test_spans_and_demands_in_words() -> None:
     ]
     staged = read(stages="1 of group:security", escalate="2h to group:owners")
     assert staged.fallback_words == "after 2 hours undecided the group owners may fill places too"
+    assert times.said(0) == "no time"
+    assert times.said(93_784) == "1 day and 2 hours"
+    assert read(remind="90m").times.words == [
+        "to be brought up again every 1 hour and 30 minutes until it is decided"
+    ]
+
+
+def test_what_no_rule_demands_is_not_sealed() -> None:
+    assert Times(decide=60).sealed() == {"decide_seconds": 60}
+    assert Times().sealed() == {}
+    assert Times().words == []
+
+
+def test_the_shortest_and_the_longest_span_are_accepted() -> None:
+    assert times.read({"decide": "60s", "execute": "60s"}) == Times(60, 60)
+    for notes in (
+        {"decide": "60s", "execute": "1m"},
+        {"decide": "30d", "execute": "7d", "remind": "7d"},
+        {"remind": "1m"},
+        {"decide": "2h", "remind": "119m"},
+    ):
+        assert times.faults(notes) == []
+
+
+def test_of_a_span_that_is_none_only_that_is_said() -> None:
+    """An annotation without a text, and one that is too short for its reminders as well."""
+    for notes in ({"decide": None}, {"decide": "10s", "remind": "1h"}):
+        ((name, reason, remedy),) = times.faults(notes)
+        assert (name, remedy) == ("decide", times.REMEDY)
+        assert "is no span of time of 1 minute to 30 days" in reason
+
+
+def test_a_clock_that_is_set_back_moves_no_reminder_before_its_span() -> None:
+    gate = {"remind_seconds": HOUR}
+    assert times.next_reminder(gate, NOON, NOON - timedelta(minutes=5)) == NOON + timedelta(hours=1)
+
+
+def test_a_gate_without_stages_or_without_anybody_who_stands_in_has_no_steps() -> None:
+    for gate in ({"needed": 1}, read(stages="1 of group:security").sealed(GROUPS)):
+        assert times.steps(gate) == []
+        assert times.next_escalation(gate, NOON, 0) is None
+        assert times.step_at(gate, NOON, NOON + timedelta(days=30)) == 0

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import hashlib
 import os
 import pickle
 import signal
@@ -74,6 +75,7 @@ class Session:
     report: Callable[[Told], None] = lambda told: None
     _items: dict[str, pytest.Item] = field(default_factory=dict)
     _killers: list[str] = field(default_factory=list)
+    _proven: set[str] = field(default_factory=set)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
@@ -109,15 +111,32 @@ class Session:
 
     def _covered(self, items: Sequence[pytest.Item]) -> dict[str, Covered]:
         """Every test's lines; tests that fail without a fault are left out, and said."""
-        if self.kept is not None and self.kept.exists():
-            found: dict[str, Covered] = pickle.loads(self.kept.read_bytes())
-            return {name: each for name, each in found.items() if name in self._items}
-        found = {}
-        for name, each in _forked(lambda: list(self._traced(items)), 3_600).items():
-            found[name] = each
+        # Of the code as it is now: somebody may write it while this takes its time.
+        sources = self._sources()
+        found = self._known(items, sources)
+        unknown = [item for item in items if item.nodeid not in found]
+        if unknown:
+            found |= _forked(lambda: list(self._traced(unknown)), 3_600)
         if self.kept is not None:
-            self.kept.write_bytes(pickle.dumps(found))
+            tests = {item.nodeid: _text_digest(item.path) for item in items}
+            self.kept.write_bytes(pickle.dumps((sources, tests, found)))
         return found
+
+    def _known(self, items: Sequence[pytest.Item], now: Mapping[str, str]) -> dict[str, Covered]:
+        """What the kept map still says truly: of the same code, by tests of the same text."""
+        if self.kept is None or not self.kept.exists():
+            return {}
+        sources, tests, found = pickle.loads(self.kept.read_bytes())
+        if sources != now:
+            return {}
+        return {
+            item.nodeid: found[item.nodeid]
+            for item in items
+            if item.nodeid in found and tests[item.nodeid] == _text_digest(item.path)
+        }
+
+    def _sources(self) -> dict[str, str]:
+        return {module: _text_digest(Path(name)) for name, module in self.files.items()}
 
     def _traced(self, items: Sequence[pytest.Item]) -> Iterator[tuple[str, Covered]]:
         passed: dict[str, set[int]] = {}
@@ -161,7 +180,7 @@ class Session:
 
     # --- One mutant
 
-    def _tried(self, mutant: Mutant, covered: Mapping[str, Covered]) -> Told:
+    def _tried(self, mutant: Mutant, covered: dict[str, Covered]) -> Told:
         through = {
             name: each.seconds
             for name, each in covered.items()
@@ -180,19 +199,33 @@ class Session:
             return Told(mutant, "timeout", tests=len(order))
         if not killer:
             return Told(mutant, "survived", tests=len(order))
+        if killer not in self._proven:
+            # It may fail after those before it, or by itself in a fork, whatever the fault.
+            before = order[: order.index(killer) + 1]
+            patience = self.least + PATIENCE * sum(through[each] for each in before)
+            if _forked_until(lambda: self._failing(None, before), patience) != "":
+                os.write(SAID, f"left out, it fails without a fault: {killer}\n".encode())
+                del covered[killer]
+                return self._tried(mutant, covered)
+            self._proven.add(killer)
         if killer in self._killers:
             self._killers.remove(killer)
         self._killers.append(killer)
         return Told(mutant, "killed", killer, len(order))
 
-    def _failing(self, mutant: Mutant, order: Sequence[str]) -> str:
+    def _failing(self, mutant: Mutant | None, order: Sequence[str]) -> str:
         """The first test that fails with the fault, or nothing."""
-        mutant.install()
+        if mutant is not None:
+            mutant.install()
         items = [self._items[name] for name in order]
         for item, after in zip(items, [*items[1:], items[0]], strict=True):
             if any(each.failed for each in runtestprotocol(item, log=False, nextitem=after)):
                 return item.nodeid
         return ""
+
+
+def _text_digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _on_postgres(item: pytest.Item) -> bool:
