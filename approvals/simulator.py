@@ -92,6 +92,7 @@ class Trial:
     fewer: Group = field(default_factory=Group)  # it wants fewer people than there were
     more: Group = field(default_factory=Group)
     other_stages: Group = field(default_factory=Group)  # it wants other stages than there were
+    signed: Group = field(default_factory=Group)  # it asks, and each approval takes a passkey
     # What no person was shown, by what policy said then and what it would say.
     changed: dict[tuple[str, str], Group] = field(default_factory=lambda: _groups(*CHANGES))
     same: int = 0
@@ -162,6 +163,17 @@ def sentence(trial: Trial, span: str) -> str:
     return f"{said}; {denied:,} of the {allow} {were} denied by people."
 
 
+def passkey_sentence(trial: Trial) -> str:
+    """`2 of the 3 it asks about would have needed a passkey.`, or nothing where none would."""
+    signed, asked = trial.signed.count, trial.packets["ask"].count
+    if not signed:
+        return ""
+    if asked == 1:
+        return "The one it asks about would have needed a passkey."
+    many = "All" if signed == asked else f"{signed:,}"
+    return f"{many} of the {asked:,} it asks about would have needed a passkey."
+
+
 def _missing(trial: Trial, past: Past) -> None:
     if past.packet is None:
         trial.others_without_facts += 1
@@ -184,6 +196,8 @@ def _count(trial: Trial, past: Past, verdict: PolicyResult) -> None:
         trial.allowed_denied.add(past)
     if verdict.effect == "deny" and past.answer == "approved":
         trial.denied_approved.add(past)
+    if verdict.effect == "ask" and verdict.demands.passkey:
+        trial.signed.add(past)
     if verdict.effect == "ask" and verdict.demands.people < past.needed:
         trial.fewer.add(past)
     if verdict.effect == "ask" and verdict.demands.people > past.needed:

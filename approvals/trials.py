@@ -11,7 +11,7 @@ from django.urls import reverse
 from approvals.history import judged_between
 from approvals.models import Packet
 from approvals.policy import CallFacts
-from approvals.simulator import Group, Past, Trial, replay, sentence
+from approvals.simulator import Group, Past, Trial, passkey_sentence, replay, sentence
 from portal.clock import database_now
 from portal.models import Tenant
 from runs.models import EgressGrant, ToolCall
@@ -58,6 +58,7 @@ class Tried:
     days: int
     before: datetime | None
     sentence: str
+    passkeys: str
     parts: list[Part]
 
 
@@ -75,6 +76,7 @@ def tried(tenant: Tenant, text: str, *, days: int, before: datetime | None) -> T
         ("It asks fewer people than had to approve", "users", "wait", trial.fewer),
         ("It asks more people than had to approve", "users", "", trial.more),
         ("It demands other stages than there were", "users", "wait", trial.other_stages),
+        ("It takes a passkey to approve these", "key", "", trial.signed),
         ("A rule fails on these, so they are denied", "triangle-alert", "danger", trial.failed),
         ("Packets it would have allowed", "circle-check", "", trial.packets["allow"]),
         ("Packets it would have denied", "ban", "", trial.packets["deny"]),
@@ -88,6 +90,7 @@ def tried(tenant: Tenant, text: str, *, days: int, before: datetime | None) -> T
         days=days,
         before=before,
         sentence=sentence(trial, _span(trial, days, before)),
+        passkeys=passkey_sentence(trial),
         parts=[
             Part(title, icon, tone, group, [links[past] for past in group.shown if past in links])
             for title, icon, tone, group in filled

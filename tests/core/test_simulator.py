@@ -285,3 +285,34 @@ def test_memory_does_not_grow_with_the_history(monkeypatch: pytest.MonkeyPatch) 
 
     most(1000)
     assert most(6000) < most(2000) * 1.5
+
+
+SIGNED = DEFAULT_POLICY + (
+    '@id("large-needs-a-key") @passkey("required") permit (principal, action == Action::"ask", '
+    "resource) when { context.argument_bytes > 100 };\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "said"),
+    [
+        ([10, 20], ""),
+        ([10, 200], "1 of the 2 it asks about would have needed a passkey."),
+        ([10, 200, 300], "2 of the 3 it asks about would have needed a passkey."),
+        ([200, 300], "All of the 2 it asks about would have needed a passkey."),
+        ([200], "The one it asks about would have needed a passkey."),
+        ([], ""),
+    ],
+)
+def test_what_takes_a_passkey_is_counted(sizes: list[int], said: str) -> None:
+    history = [
+        past(at, replace(HTTP, argument_bytes=size), answer="approved")
+        for at, size in enumerate(sizes)
+    ]
+    # What no person was shown needed nobody's passkey, and what policy allows needs none.
+    history += [past(90, replace(HTTP, argument_bytes=900)), past(91, WORK, answer="denied")]
+    trial = replay(SIGNED, history)
+    assert simulator.passkey_sentence(trial) == said
+    assert [each.key for each in trial.signed.shown] == [
+        at for at, size in enumerate(sizes) if size > 100
+    ]
