@@ -49,7 +49,7 @@ class ArgumentsForm(forms.Form):
     text = forms.CharField(
         label="Arguments",
         strip=False,
-        widget=forms.Textarea(attrs={"rows": 16, "spellcheck": "false", "class": "code"}),
+        widget=forms.Textarea(attrs={"rows": 16, "spellcheck": "false", "class": "code code-fit"}),
         help_text="One JSON object that fits the tool. It is read as strictly as the agent’s own.",
         error_messages={"required": "Write one JSON object; {} for no arguments."},
     )

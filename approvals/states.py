@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 
 
@@ -13,6 +14,16 @@ class PacketKind(StrEnum):
     EGRESS = "egress"  # one network rule for a run that goes on meanwhile
     RESUME = "resume"  # a run may go on although something it stands on changed
     PUBLICATION = "publication"  # let a candidate out
+
+
+KIND_WORDS: Mapping[str, str] = {
+    PacketKind.CALL.value: "Tool call",
+    PacketKind.QUESTION.value: "Question",
+    PacketKind.EGRESS.value: "Network",
+    PacketKind.RESUME.value: "Going on",
+    PacketKind.PUBLICATION.value: "Publication",
+}
+"""As people read them."""
 
 
 class PacketState(StrEnum):

@@ -11,6 +11,7 @@ from django import template
 from approvals import reviewing
 from approvals.models import Candidate, Packet
 from approvals.policy import Rule
+from approvals.states import KIND_WORDS
 
 register = template.Library()
 
@@ -19,6 +20,12 @@ register = template.Library()
 def check_words(name: str) -> str:
     """The name of a check as people read it."""
     return reviewing.check_words(name)
+
+
+@register.filter
+def kind_word(kind: str) -> str:
+    """The kind of a packet within a sentence: `tool call`."""
+    return KIND_WORDS[kind].lower()
 
 
 @register.filter
