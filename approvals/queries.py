@@ -15,7 +15,7 @@ from django.db.models import Exists, OuterRef, Q, QuerySet
 from django.utils import timezone
 from django.utils.dateparse import parse_datetime
 
-from approvals import delegation
+from approvals import delegation, watching
 from approvals import holds as _holds  # noqa: F401 - registers the lookup
 from approvals.counting import Asked, needed_permission, routes_of, voters_by_packet
 from approvals.models import (
@@ -269,7 +269,7 @@ def filtered(packets: QuerySet[Packet], filters: Filters, tenant_id: int) -> Que
 _ROW_VALUES = (
     "pk", "public_id", "number", "kind", "state", "effect", "opened_at", "expires_at", "settled_at",
     "needed", "blocked", "heading", "held_until", "run__number", "requested_by__name",
-    "reminded", "escalated", "canary",
+    "reminded", "escalated", "canary", "run_id", "run__event_seq", "supersedes__public_id",
 )  # fmt: skip
 Mark = tuple[str, str, str]
 
@@ -299,6 +299,8 @@ class Row:
     canary: bool = False
     # Where a gate has stages: what is needed and what this reader counts as.
     sentence: str = ""
+    # What happened to it after this reader had it open.
+    news: str = ""
 
     @property
     def votes(self) -> str:
@@ -363,7 +365,7 @@ def rows_of(
 ) -> list[Row]:
     """The first `limit` packets of one tenant as rows, in a few queries whatever their number.
 
-    `reader` is told what they count as, where a gate has stages.
+    `reader` is told what they count as, where a gate has stages, and what is new to them.
     """
     found = list(packets.values(*_ROW_VALUES, "tenant_id")[:limit])
     several = [each for each in found if each["needed"] > 1 or "gate" in each["heading"]]
@@ -380,6 +382,9 @@ def rows_of(
         voters = voters_by_packet(tenant, asked)
         if reader is not None:
             reading = Reader(reader.user.person_id, routes_of(reader))
+    news: Mapping[uuid.UUID, str] = {}
+    if reader is not None:
+        news = watching.news_of_rows([_listed(each) for each in found], reader)
     return [
         Row(
             pk=each["pk"],
@@ -408,9 +413,29 @@ def rows_of(
             ),
             canary=each["canary"] is not None and each["state"] != PacketState.OPEN,
             sentence=row_sentence(each, voters.get(each["pk"], {}), reading),
+            news=news.get(each["public_id"], ""),
         )
         for each in found
     ]
+
+
+def _listed(row: Mapping[str, Any]) -> watching.Listed:
+    names = ("public_id", "number", "run_id", "run__event_seq", "supersedes__public_id")
+    return watching.Listed(*(row[each] for each in names))
+
+
+def news_of_shown(member: Membership, shown: Sequence[uuid.UUID]) -> dict[uuid.UUID, str]:
+    """Of open packets that this member had open and a page shows: what is new, if anything is.
+
+    Nothing is asked of the database where they had none of them open.
+    """
+    looks = watching.looks_at(shown, member)
+    if not looks:
+        return {}
+    names = ("public_id", "number", "run_id", "run__event_seq")
+    still = open_packets(member.tenant).filter(public_id__in=looks).order_by()
+    rows = [watching.Listed(*each) for each in still.values_list(*names)]
+    return {each.packet: "" for each in rows} | watching.happened(rows, looks, member)
 
 
 def emphasis_of(kind: str, target: str) -> str:

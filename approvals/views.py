@@ -47,7 +47,7 @@ from approvals.changes import Change, LeftOut
 from approvals.delegation_views import behalf_of
 from approvals.forms import SettleForm
 from approvals.models import Candidate, Packet
-from approvals.states import PacketKind, PacketState, Verdict
+from approvals.states import KIND_WORDS, PacketKind, PacketState, Verdict
 from approvals.times import Times, said, valid_seconds
 from portal import blobs
 from portal.access import TenantRequest, tenant_view
@@ -60,15 +60,7 @@ from runs.credentials import grants, sight
 from runs.states import Unclear
 
 _GET_OR_POST = require_http_methods(["GET", "HEAD", "POST"])
-KINDS = (
-    ("", "Every kind"),
-    (PacketKind.CALL.value, "Tool call"),
-    (PacketKind.QUESTION.value, "Question"),
-    (PacketKind.EGRESS.value, "Network"),
-    (PacketKind.RESUME.value, "Going on"),
-    (PacketKind.PUBLICATION.value, "Publication"),
-)
-KIND_WORDS = dict(KINDS)
+KINDS = (("", "Every kind"), *KIND_WORDS.items())
 
 
 # --- the queue -------------------------------------------------------------------------------
@@ -138,6 +130,7 @@ def queue_news(request: TenantRequest) -> HttpResponse:
         "count": queries.newcomers(request.membership, filters, since),
         "reminded": queries.shell_counts(request.membership)["reminded"],
         "gone": queries.no_longer_open(request.tenant, shown),
+        "news": queries.news_of_shown(request.membership, shown).items(),
         "here": urlencode(
             {
                 k: v
@@ -345,6 +338,8 @@ def packet_state(request: TenantRequest, public_id: uuid.UUID) -> HttpResponse:
     """The parts that change, for a tab that looks again. The page under review stays as it is."""
     found = access_packet(request.membership, public_id)
     since = watching.look_of(request.GET.get("since", ""))
+    if request.GET.get("seen"):
+        watching.saw(found, request.membership)
     return render(request, "approvals/_packet_state.html", _state_context(request, found, since))
 
 

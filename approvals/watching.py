@@ -7,12 +7,15 @@ page without it is only less talkative.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+import uuid
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from django.core.cache import cache
+from django.db.models import Q
 from django.utils.dateparse import parse_datetime
 from redis.exceptions import RedisError
 
@@ -72,15 +75,22 @@ def look_of(mark: str) -> Look | None:
 
 def looked(packet: Packet, member: Membership) -> Look:
     """How far this person had seen the packet before now; from now on they have seen this."""
-    key = f"look:{packet.pk}:{member.user_id}"
-    now = Look(packet.run.event_seq, packet.state)
-    before = None
-    try:
-        before = look_of(cache.get(key) or "")
-        cache.set(key, now.mark, REMEMBERED)
-    except RedisError:
-        pass  # then the page says only what is new from here on
+    now, before = Look(packet.run.event_seq, packet.state), None
+    with suppress(RedisError):  # without it the page says only what is new from here on
+        before = look_of(cache.get(_key(packet.public_id, member)) or "")
+    saw(packet, member)
     return before or Look(now.seq, now.state, again=False)
+
+
+def saw(packet: Packet, member: Membership) -> None:
+    """This person has seen the packet as it is now."""
+    look = Look(packet.run.event_seq, packet.state)
+    with suppress(RedisError):
+        cache.set(_key(packet.public_id, member), look.mark, REMEMBERED)
+
+
+def _key(packet: uuid.UUID, member: Membership) -> str:
+    return f"look:{packet}:{member.user_id}"
 
 
 @dataclass(frozen=True)
@@ -98,6 +108,70 @@ class News:
     changes: list[Change]
     earlier: int
     again: bool
+
+
+@dataclass(frozen=True)
+class Listed:
+    """As much of an open packet in a list as `news_of_rows` needs."""
+
+    packet: uuid.UUID
+    number: int
+    run: int
+    seq: int
+    supersedes: uuid.UUID | None = None
+
+
+def looks_at(packets: Iterable[uuid.UUID], member: Membership) -> dict[uuid.UUID, Look]:
+    """How far this person has seen which of these packets; nothing of those they never opened."""
+    keys = {_key(each, member): each for each in packets}
+    try:
+        found = cache.get_many(keys) if keys else {}
+    except RedisError:
+        return {}
+    looks = {keys[key]: look_of(mark) for key, mark in found.items()}
+    return {packet: look for packet, look in looks.items() if look is not None}
+
+
+def news_of_rows(rows: Iterable[Listed], member: Membership) -> dict[uuid.UUID, str]:
+    """The last thing that happened to each of these packets after this person had it open.
+
+    Nothing of what is as they saw it. The cache is asked once, and the database once where any of
+    their runs went on.
+    """
+    shown = list(rows)
+    asked = {key for each in shown for key in (each.packet, each.supersedes) if key is not None}
+    return happened(shown, looks_at(asked, member), member)
+
+
+def happened(
+    rows: Iterable[Listed], looks: Mapping[uuid.UUID, Look], member: Membership
+) -> dict[uuid.UUID, str]:
+    """The same, of somebody whose looks are known."""
+    news: dict[uuid.UUID, str] = {}
+    later = Q()
+    by_run: dict[int, list[Listed]] = {}
+    for row in rows:
+        look = looks.get(row.packet)
+        if look is None:
+            if row.supersedes in looks:
+                news[row.packet] = "it took the place of one that you had open"
+        elif row.seq > look.seq:
+            later |= Q(run=row.run, seq__gt=look.seq)
+            by_run.setdefault(row.run, []).append(row)
+    if not by_run:
+        return news
+    events = Event.objects.filter(later, kind__startswith="packet.").order_by("run", "seq")
+    for run, seq, kind, facts in events.values_list("run_id", "seq", "kind", "facts"):
+        for row in by_run[run]:
+            new = facts.get("packet") == row.number and seq > looks[row.packet].seq
+            if new and _is_told(kind, facts, member):
+                news[row.packet] = _words(kind, facts)
+    return news
+
+
+def _is_told(kind: str, facts: Mapping[str, Any], member: Membership) -> bool:
+    """Not what the reader did; and what a test packet was stands in a notice of its own."""
+    return facts.get("by") != member.user.name and kind != "packet.canary"
 
 
 _ENDS = {
@@ -120,8 +194,7 @@ def news_of(packet: Packet, member: Membership, since: Look) -> News | None:
     changes = [
         Change(_words(each.kind, each.facts), each.at)
         for each in events
-        # What a test packet was stands in a notice of its own.
-        if each.facts.get("by") != member.user.name and each.kind != "packet.canary"
+        if _is_told(each.kind, each.facts, member)
     ]
     # Not every end has an event of its own.
     told = any(each.kind == f"packet.{packet.state}" for each in events)

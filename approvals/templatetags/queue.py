@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterable
 from functools import lru_cache
 from html import escape
@@ -24,6 +25,23 @@ def _mark(sign: str, words: str, tone: str) -> str:
     return f'<span class="{css}">{icon(sign)}<span>{escape(words)}</span></span>'
 
 
+@register.simple_tag
+def row_news(packet: uuid.UUID, words: str, swap: bool = False) -> SafeString:
+    """That something happened to a packet after this reader had it open, or nothing.
+
+    Below the clock, where it moves no line of the row when it comes.
+    """
+    mark = ""
+    if words:
+        told = f"since you looked: {words}"
+        mark = (
+            f'<span class="mark is-live" title="{escape(told)}">{icon("refresh-cw")}'
+            f'<span>changed<span class="vh"> {shown(told)}</span></span></span>'
+        )
+    oob = ' hx-swap-oob="true"' if swap else ""
+    return mark_safe(f'<span class="row-news" id="news-{packet}"{oob}>{mark}</span>')  # noqa: S308
+
+
 @lru_cache(maxsize=500)
 def _lasting(row: Row, address: str) -> tuple[str, str]:
     """A row around its clock and up to its age, the two that move while it waits.
@@ -39,7 +57,8 @@ def _lasting(row: Row, address: str) -> tuple[str, str]:
         f'<input type="hidden" name="row" value="{row.public_id}">'
         f'<label class="row-pick"><input type="checkbox" autocomplete="off" form="together" '
         f'name="pick" value="{row.public_id}">'
-        f'<span class="vh">Select packet {row.number}</span></label>',
+        f'<span class="vh">Select packet {row.number}</span></label><div class="row-time">',
+        f"{row_news(row.public_id, row.news)}</div>"
         f'<div class="row-body"><div class="row-text"><p class="row-effect">'
         f'<a class="row-link" href="{href}">{effect_words(row.effect, row.emphasis)}</a></p>'
         f'<p class="row-meta"><span><code>{shown(row.tool)}</code></span>'

@@ -56,6 +56,13 @@ def in_force(walk: Walk, rules: str = ADMIN_RULE) -> PolicyVersion:
     return decide_policy(version, approve=True, seen=version.digest, member=second_admin(walk))
 
 
+def outward_wants(walk: Walk, note: str) -> PolicyVersion:
+    """The shipped policy in force, whose own rule about what reaches outside demands this too."""
+    name = '@id("outward-needs-a-person")'
+    version = propose_policy(DEFAULT_POLICY.replace(name, f"{name}\n{note}"), member=walk.cast.max)
+    return decide_policy(version, approve=True, seen=version.digest, member=second_admin(walk))
+
+
 SECURITY = '@stages("1 of group:security")'
 TWO_HOURS = '@escalate("2h to group:owners")'
 

@@ -8,17 +8,22 @@ from datetime import timedelta
 from urllib.parse import urlencode
 
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 from django.utils import timezone
 
 from approvals import queries
+from approvals.editing import edit_packet
 from approvals.models import Packet
 from approvals.queries import PAGE
 from approvals.states import Verdict
+from approvals.undo import undo_approval
 from portal.models import Membership, Tenant
 from portal.roles import Role
 from runs.models import JobContract, Run
-from tests.visits import Page, Visitor, text_of
+from tests.approvals.stages import outward_wants
+from tests.visits import Page, Visitor, address_of, text_of
 from tests.walk import Walk, parked_call
 
 
@@ -262,3 +267,97 @@ def test_the_menu_of_tenants_is_the_same_on_every_page(walk: Walk) -> None:
 def test_the_empty_queue_teaches(walk: Walk) -> None:
     page = text_of(queue_of(Visitor(walk.cast.ada)))
     assert "Nothing waits for you" in page
+
+
+# --- What is new to whoever looks ---------------------------------------------------------------
+
+
+def new_on_rows(page: Page) -> dict[str, str]:
+    """What the rows say happened since this person looked, by packet; only where they say so."""
+    found = re.findall(
+        r'id="news-([0-9a-f-]{36})"[^>]*><span class="mark is-live" title="since you looked: '
+        r'([^"]*)"',
+        text_of(page),
+    )
+    return dict(found)
+
+
+def two_wanted(walk: Walk) -> list[Packet]:
+    walk.cast.member("Dee Third", [Role.PUBLISHER, Role.REVIEWER])
+    outward_wants(walk, '@needs("2")')
+    return [parked_call(walk) for _ in range(3)]
+
+
+@pytest.mark.both_databases
+def test_a_row_says_what_happened_since_this_person_had_it_open(walk: Walk) -> None:
+    cast = walk.cast
+    packet, other, unopened = two_wanted(walk)
+    ada, bo = Visitor(cast.ada), Visitor(cast.bo)
+    for each in (packet, other):
+        ada.get(address_of(each))
+    bo.get(address_of(packet))
+    for each in (packet, unopened):
+        walk.decide(each, cast.bo, comment="Looks right.")
+    assert new_on_rows(queue_of(ada)) == {str(packet.public_id): "Bo Lindqvist approved"}
+    assert new_on_rows(queue_of(bo, show="all")) == {}, "one knows what one did"
+    assert new_on_rows(queue_of(Visitor(cast.vic))) == {}, "nobody is told of what they never saw"
+    ada.get(address_of(packet))
+    assert new_on_rows(queue_of(ada)) == {}
+
+    second = edit_packet(
+        other.public_id, member=cast.bo, seen=other.digest, text='{"title": "Another"}'
+    )
+    told = {str(second.public_id): "it took the place of one that you had open"}
+    assert new_on_rows(queue_of(ada)) == told
+
+
+def test_a_new_round_of_votes_is_new(walk: Walk) -> None:
+    walk.hold_policy()
+    packet = walk.decide(parked_call(walk), walk.cast.bo)
+    ada = Visitor(walk.cast.ada)
+    ada.get(address_of(packet))
+    undo_approval(packet.public_id, member=walk.cast.bo, seen=1, reason="")
+    told = "Bo Lindqvist undid the approval, and all votes are void"
+    assert new_on_rows(queue_of(ada)) == {str(packet.public_id): told}
+
+
+def test_a_page_that_stands_still_is_told_too_and_what_it_shows_is_seen(walk: Walk) -> None:
+    packet, other, unopened = two_wanted(walk)
+    ids = [str(each.public_id) for each in (packet, other, unopened)]
+    ada, since = Visitor(walk.cast.ada), timezone.now().isoformat()
+    for each in (packet, other):
+        ada.get(address_of(each))
+    for each in (packet, unopened):
+        walk.decide(each, walk.cast.bo)
+    page = news_of(ada, since, *ids)
+    assert new_on_rows(page) == {ids[0]: "Bo Lindqvist approved"}
+    # What was opened and is as it was seen is drawn too: its mark goes where it stood.
+    assert set(re.findall(r'id="news-([0-9a-f-]{36})" hx-swap-oob', text_of(page))) == {*ids[:2]}
+    # A packet's own page in the background tells nobody; one in front of somebody does.
+    for query, left in (("", {ids[0]: "Bo Lindqvist approved"}), ("?seen=1", {})):
+        ada.get(f"{address_of(packet, 'state')}{query}", htmx=True)
+        assert new_on_rows(news_of(ada, since, *ids)) == left
+    assert new_on_rows(news_of(Visitor(walk.cast.eve), since, *ids)) == {}
+
+
+def test_what_is_new_costs_one_question_however_many_rows_there_are(walk: Walk) -> None:
+    packets = two_wanted(walk)
+    ada = Visitor(walk.cast.ada)
+    queue_of(ada)
+
+    def questions() -> int:
+        with CaptureQueriesContext(connection) as asked:
+            queue_of(ada)
+        return len(asked)
+
+    before = questions()
+    for each in packets:
+        ada.get(address_of(each))
+    assert questions() == before
+    for each in packets:
+        walk.decide(each, walk.cast.bo)
+    voted = questions()
+    assert len(new_on_rows(queue_of(ada))) == 3
+    for each in packets:
+        ada.get(address_of(each))
+    assert voted == questions() + 1

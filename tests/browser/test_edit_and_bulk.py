@@ -6,9 +6,7 @@ import pytest
 from playwright.sync_api import expect
 
 from approvals.models import Decision, Packet
-from approvals.policies import decide_policy, propose_policy
-from approvals.policy_text import DEFAULT_POLICY
-from tests.approvals.stages import in_force, rule, second_admin
+from tests.approvals.stages import in_force, outward_wants, rule
 from tests.browser.stage import Stage
 from tests.browser.test_stages import clean
 from tests.visits import address_of
@@ -64,11 +62,7 @@ def test_a_call_is_edited_by_keyboard_and_votes_are_void(
 
 
 def low(walk: Walk, risk: str = "low") -> None:
-    text = DEFAULT_POLICY.replace(
-        '@id("outward-needs-a-person")', f'@id("outward-needs-a-person")\n@risk("{risk}")'
-    )
-    version = propose_policy(text, member=walk.cast.max)
-    decide_policy(version, approve=True, seen=version.digest, member=second_admin(walk))
+    outward_wants(walk, f'@risk("{risk}")')
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "dark"), (390, "light")])
@@ -101,6 +95,31 @@ def test_packets_are_selected_and_decided_at_once_by_keyboard(
     expect(page.get_by_role("heading", name="2 of 2 approved")).to_be_visible()
     clean(page)
     assert Decision.objects.filter(packet__in=packets).count() == 2
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_packets_are_selected_and_decided_at_once_without_script(
+    walk: Walk, stage: Stage, width: int
+) -> None:
+    def asked() -> list[Packet]:
+        low(walk)
+        return [parked_call(walk) for _ in range(3)]
+
+    packets = stage.apart(asked)
+    size = {"width": width, "height": 844}
+    page = stage.page(walk.cast.ada, "/t/acme/queue/", viewport=size, java_script_enabled=False)
+    together = page.get_by_role("button", name="Decide the selected at once")
+    together.click()
+    expect(page.get_by_role("heading", name="No packet was picked")).to_be_visible()
+    page.get_by_role("link", name="queue", exact=True).click()
+    for packet in packets[:2]:
+        page.get_by_label(f"Select packet {packet.number}").check()
+    together.click()
+    expect(page.get_by_role("heading", name="Decide 2 packets at once")).to_be_visible()
+    assert not Decision.objects.exists()
+    page.get_by_role("button", name="Approve these 2").click()
+    expect(page.get_by_role("heading", name="2 of 2 approved")).to_be_visible()
+    assert Decision.objects.filter(packet__in=packets[:2]).count() == 2
 
 
 def test_D10_a_held_key_decides_nothing_and_high_risk_is_typed(walk: Walk, stage: Stage) -> None:

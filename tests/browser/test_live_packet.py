@@ -9,7 +9,7 @@ from playwright.sync_api import Page, expect
 from approvals.models import Decision, Packet
 from approvals.states import PacketState, Verdict
 from portal.roles import Role
-from tests.approvals.stages import in_force, rule
+from tests.approvals.stages import in_force, outward_wants, rule
 from tests.browser.stage import Stage
 from tests.visits import address_of
 from tests.walk import Walk, parked_call
@@ -66,6 +66,38 @@ def test_two_people_at_one_packet(walk: Walk, stage: Stage, width: int, scheme: 
     # The slim line of a phone leads to nothing any more.
     expect(ada.locator(".decision-jump")).to_have_count(0)
     clean(ada)
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "dark"), (390, "light")])
+def test_a_row_that_stands_still_says_that_it_changed(
+    walk: Walk, stage: Stage, width: int, scheme: str
+) -> None:
+    def asked() -> list[Packet]:
+        outward_wants(walk, '@needs("2")')
+        return [parked_call(walk) for _ in range(2)]
+
+    packet, other = stage.apart(asked)
+    look = {
+        "viewport": {"width": width, "height": 844},
+        "color_scheme": scheme,
+        "reduced_motion": "reduce",
+    }
+    page = stage.page(walk.cast.ada, address_of(packet), **look)
+    page.goto("/t/acme/queue/")
+    row = page.locator(f"#packet-{packet.public_id}")
+    expect(row).to_be_visible()
+    places = "[...document.querySelectorAll('.row')].map((row) => row.getBoundingClientRect().top)"
+    before = page.evaluate(places)
+    stage.apart(lambda: [walk.decide(each, walk.cast.bo) for each in (packet, other)])
+    expect(row).to_contain_text("since you looked: Bo Lindqvist approved")
+    expect(page.locator(f"#packet-{other.public_id}")).not_to_contain_text("since you looked")
+    assert page.evaluate(places) == before, "nothing moves"
+    clean(page)
+    row.locator(".row-link").click()
+    expect(page.locator("#packet-news")).to_contain_text("Bo Lindqvist approved")
+    page.goto("/t/acme/queue/")
+    expect(row).to_be_visible()
+    expect(row).not_to_contain_text("since you looked")
 
 
 def test_a_tab_that_heard_nothing_cannot_decide(walk: Walk, stage: Stage) -> None:
