@@ -9,9 +9,9 @@ from typing import Any
 
 from django.db import transaction
 
-from approvals import tree
+from approvals import contents, tree
 from approvals.changes import LeftOut, spell
-from approvals.models import Candidate
+from approvals.models import Candidate, ContentPack
 from approvals.publication import candidate_digest
 from approvals.repositories import bare_with_base, pack_of
 from portal import audit, blobs
@@ -48,6 +48,7 @@ class Taken:
     left_out: list[dict[str, Any]]
     patch_blob: str
     pack_blob: str
+    contents: list[contents.Packed]
     words: str
 
 
@@ -117,6 +118,8 @@ def _take(run: Run, contract: Contract, checkpoint: Checkpoint, folder: Path) ->
     except (tree.TreeRefused, tree.GitFailed, tree.ObjectMissing) as error:
         raise NothingToTake("execution", error.code, str(error)) from error
     patch = tree.patch(bare, taken.base_tree, taken.tree)
+    with tree.open_blobs(bare) as read:
+        kept = contents.pack(run.tenant_id, taken.changes, read.read)
     tray, left = _tray(run.tenant_id, folder / "output", contract)
     return Taken(
         tree=taken,
@@ -124,6 +127,7 @@ def _take(run: Run, contract: Contract, checkpoint: Checkpoint, folder: Path) ->
         left_out=[each.to_data() for each in (*taken.left_out, *_not_saved(checkpoint))] + left,
         patch_blob=blobs.put(run.tenant_id, patch),
         pack_blob=blobs.put(run.tenant_id, pack_of(bare, taken.tree, taken.base_tree)),
+        contents=kept,
         words=run.output,
     )
 
@@ -216,6 +220,7 @@ def _store(run_id: int, checkpoint: Checkpoint, taken: Taken) -> int | None:
     )
     candidate.digest = candidate_digest(candidate)
     candidate.save(force_insert=True)
+    ContentPack.objects.bulk_create(contents.rows_of(candidate, taken.contents))
     lifecycle.advance(
         run,
         RunStatus.CHECKING,

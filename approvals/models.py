@@ -119,6 +119,19 @@ class Candidate(models.Model):
         ]
 
 
+class ContentPack(models.Model):
+    """Contents of a candidate's changed files, both sides; see `approvals.contents`.
+
+    `places` are start and length in bytes by git's name for the content.
+    """
+
+    tenant = models.ForeignKey(Tenant, models.PROTECT, related_name="+")
+    candidate = models.ForeignKey(Candidate, models.PROTECT, related_name="content_packs")
+    blob = models.CharField(max_length=64)
+    places = models.JSONField()
+    created_at = models.DateTimeField(auto_now_add=True)
+
+
 class Receipt(models.Model):
     """The record of one check of one candidate; its input digest names what it judged."""
 

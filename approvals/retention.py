@@ -18,7 +18,16 @@ from django.db.models import Exists, Max, Model, OuterRef, Q, QuerySet
 from django.utils import timezone
 
 from approvals import errors
-from approvals.models import Candidate, Hold, Packet, Publication, Receipt, Removal, Retention
+from approvals.models import (
+    Candidate,
+    ContentPack,
+    Hold,
+    Packet,
+    Publication,
+    Receipt,
+    Removal,
+    Retention,
+)
 from approvals.states import PacketState, PublicationState
 from portal import audit, blobs, vault
 from portal.access import demand
@@ -116,6 +125,7 @@ _COLUMNS: tuple[tuple[str, type[Model], str, str, str], ...] = (
     ("payload", ToolCall, "run", "result_blob", "created_at"),
     ("blob", Candidate, "run", "patch_blob", "created_at"),
     ("blob", Candidate, "run", "pack_blob", "created_at"),
+    ("blob", ContentPack, "candidate__run", "blob", "created_at"),
     ("blob", Receipt, "candidate__run", "evidence_blob", "created_at"),
 )
 

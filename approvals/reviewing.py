@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -12,7 +12,7 @@ from approvals.changes import Change
 from approvals.checks import secrets
 from approvals.checks.secrets import masks_from
 from approvals.confirm import typed_word
-from approvals.diff import Diff, FileHead, FileView, Mode
+from approvals.diff import PAGE_ROWS, Diff, FileHead, FileView, NoSuchLines, Options
 from approvals.models import Candidate, Packet, Receipt
 from approvals.states import PacketKind
 from portal import blobs, visible
@@ -66,7 +66,7 @@ class Review:
     """The files of a candidate from one place on."""
 
     diff: Diff
-    mode: Mode
+    options: Options
     parts: tuple[FilePart, ...]
     start: int
     next_file: int | None
@@ -77,7 +77,7 @@ class Review:
         return sum(part.view is None for part in self.parts)
 
 
-def review_of(candidate: Candidate, mode: Mode, start: int = 0) -> Review:
+def review_of(candidate: Candidate, options: Options, start: int = 0) -> Review:
     """Heads of the files from `start`, with rows as far as one page should hold."""
     diff = diff_of(candidate)
     heads = diff.heads(start, FILES_AT_ONCE)
@@ -86,15 +86,37 @@ def review_of(candidate: Candidate, mode: Mode, start: int = 0) -> Review:
     for head in heads:
         view = None
         if head.empty or room > 0:
-            view = diff.view(head.index, mode)
+            view = diff.view(head.index, options)
             room -= len(view.rows)
         parts.append(FilePart(head, view))
     end = start + len(heads)
-    return Review(diff, mode, tuple(parts), start, end if end < len(diff) else None)
+    return Review(diff, options, tuple(parts), start, end if end < len(diff) else None)
 
 
-def read_mode(wanted: str) -> Mode:
-    return "split" if wanted == "split" else "unified"
+def page_with(
+    diff: Diff, index: int, line: str, options: Options, contents: Mapping[str, bytes]
+) -> tuple[int, Options]:
+    """Where the rows begin among which a line is, whole if the patch has nothing of it.
+
+    `line` is a side and a number (`new-12`). Raises `NoSuchLines`.
+    """
+    try:
+        at = diff.row_of(index, line, options)
+    except NoSuchLines:
+        if options.whole or diff.head(index).change.new_blob not in contents:
+            raise
+        options = replace(options, whole=True)
+        at = diff.row_of(index, line, options, contents)
+    return at // PAGE_ROWS * PAGE_ROWS, options
+
+
+def read_options(asked: Mapping[str, str]) -> Options:
+    """How the diff is wanted, from an address."""
+    return Options(
+        mode="split" if asked.get("view") == "split" else "unified",
+        blanks=asked.get("blanks") != "hide",
+        whole=asked.get("whole") == "1",
+    )
 
 
 @dataclass

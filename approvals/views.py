@@ -6,13 +6,12 @@ import re
 import secrets
 import uuid
 from typing import Any
-from urllib.parse import quote, urlencode
+from urllib.parse import urlencode
 
 from django.contrib import messages
 from django.core.paginator import Paginator
 from django.http import HttpResponse, JsonResponse
 from django.shortcuts import redirect, render
-from django.urls import reverse
 from django.utils import timezone
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
@@ -38,18 +37,16 @@ from approvals import (
 from approvals import standing as standings
 from approvals.access import (
     access_call,
-    access_candidate,
     access_packet,
     access_publication,
     access_secret,
 )
-from approvals.changes import Change, LeftOut
+from approvals.candidate_views import files_context, review_context
 from approvals.delegation_views import behalf_of
 from approvals.forms import SettleForm
-from approvals.models import Candidate, Packet
+from approvals.models import Packet
 from approvals.states import KIND_WORDS, PacketKind, PacketState, Verdict
 from approvals.times import Times, said, valid_seconds
-from portal import blobs
 from portal.access import TenantRequest, tenant_view
 from portal.asked import asked_number
 from portal.canonical import canonical
@@ -220,34 +217,12 @@ def _panel_context(request: TenantRequest, packet: Packet, tab: str) -> dict[str
     if found is None:
         return {}
     if tab == "diff":
-        return _review_context(request, found)
+        return review_context(request, found)
     if tab == "files":
-        return _files_context(found)
+        return files_context(found)
     if tab == "receipts":
         return {"receipts": reviewing.receipt_rows(queries.receipts_of(found))}
     return {}
-
-
-def _review_context(request: TenantRequest, candidate: Candidate) -> dict[str, Any]:
-    mode = reviewing.read_mode(request.GET.get("view", ""))
-    start = asked_number(request, "from")
-    review = reviewing.review_of(candidate, mode, min(start, len(candidate.changes)))
-    return {
-        "candidate": candidate,
-        "review": review,
-        "totals": review.diff.totals(),
-        "tree": reviewing.tree_of(part.head for part in review.parts),
-        "other_mode": "unified" if mode == "split" else "split",
-    }
-
-
-def _files_context(candidate: Candidate) -> dict[str, Any]:
-    return {
-        "candidate": candidate,
-        "changes": [Change.from_data(each) for each in candidate.changes],
-        "tray": candidate.tray,
-        "left_out": [LeftOut.from_data(each) for each in candidate.left_out],
-    }
 
 
 def _packet_page(
@@ -453,118 +428,6 @@ def packet_withdraw(request: TenantRequest, public_id: uuid.UUID) -> HttpRespons
         return _packet_page(request, found, _tabs_of(found)[0], refusal=refusal)
     messages.success(request, "Withdrawn. Nobody has to decide it.", extra_tags="ended")
     return redirect("approvals:packet", tenant=request.tenant.slug, public_id=public_id)
-
-
-# --- candidates ------------------------------------------------------------------------------
-
-
-@require_GET
-@tenant_view(Permission.VIEW)
-def candidate(request: TenantRequest, public_id: uuid.UUID) -> HttpResponse:
-    """A candidate with all that is known of it, whatever became of its packets."""
-    found = access_candidate(request.membership, public_id)
-    context = {
-        "run": found.run,
-        "packets": list(found.packets.order_by("number")),
-        "receipts": reviewing.receipt_rows(queries.receipts_of(found)),
-        **_files_context(found),
-        **_review_context(request, found),
-    }
-    return render(request, "approvals/candidate.html", context)
-
-
-@require_GET
-@tenant_view(Permission.VIEW)
-def candidate_files(request: TenantRequest, public_id: uuid.UUID) -> HttpResponse:
-    """Files of a long candidate from one on: for htmx the files alone, otherwise its page there."""
-    found = access_candidate(request.membership, public_id)
-    if request.htmx:
-        return render(request, "approvals/_review_parts.html", _review_context(request, found))
-    address = reverse("approvals:candidate", args=[request.tenant.slug, public_id])
-    return redirect(f"{address}?{request.GET.urlencode()}#parts")
-
-
-@require_GET
-@tenant_view(Permission.VIEW)
-def candidate_file(request: TenantRequest, public_id: uuid.UUID, index: int) -> HttpResponse:
-    """The rows of one file: for htmx the next ones, otherwise a page of its own."""
-    found = access_candidate(request.membership, public_id)
-    mode = reviewing.read_mode(request.GET.get("view", ""))
-    view = reviewing.diff_of(found).view(index, mode, start=asked_number(request, "start"))
-    context = {"candidate": found, "run": found.run, "view": view, "head": view.head, "mode": mode}
-    if request.htmx:
-        name = "approvals/_file_rows.html" if view.start else "approvals/_file.html"
-        return render(request, name, context)
-    return render(request, "approvals/file.html", context)
-
-
-@require_GET
-@tenant_view(Permission.VIEW)
-def candidate_line(
-    request: TenantRequest, public_id: uuid.UUID, index: int, side: str
-) -> HttpResponse:
-    """One line that is too long for the diff, in parts."""
-    found = access_candidate(request.membership, public_id)
-    diff = reviewing.diff_of(found)
-    part = diff.whole_line(index, side, offset=asked_number(request, "offset"))
-    context = {
-        "candidate": found,
-        "run": found.run,
-        "head": diff.head(index),
-        "side": side,
-        "part": part,
-    }
-    return render(request, "approvals/line.html", context)
-
-
-def _download(data: bytes, name: str) -> HttpResponse:
-    """Bytes that somebody else made: saved, never shown."""
-    response = HttpResponse(data, content_type="application/octet-stream")
-    response["Content-Disposition"] = f"attachment; filename*=UTF-8''{quote(name, safe='')}"
-    response["Content-Security-Policy"] = "default-src 'none'; sandbox"
-    return response
-
-
-@require_GET
-@tenant_view(Permission.VIEW)
-def candidate_patch(request: TenantRequest, public_id: uuid.UUID) -> HttpResponse:
-    found = access_candidate(request.membership, public_id)
-    name = f"run-{found.run.number}-candidate-{found.seq}.patch"
-    return _download(blobs.get(found.tenant_id, found.patch_blob), name)
-
-
-@require_GET
-@tenant_view(Permission.VIEW)
-def candidate_tray(request: TenantRequest, public_id: uuid.UUID, index: int) -> HttpResponse:
-    """One file of the output tray."""
-    found = access_candidate(request.membership, public_id)
-    if index >= len(found.tray):
-        raise NotFound
-    entry = found.tray[index]
-    return _download(
-        blobs.get(found.tenant_id, entry["sha256"]), str(entry["path"]).rpartition("/")[2] or "file"
-    )
-
-
-@require_GET
-@tenant_view(Permission.VIEW)
-def candidate_receipt(request: TenantRequest, public_id: uuid.UUID, name: str) -> HttpResponse:
-    """One receipt with its findings and its stored evidence."""
-    found = access_candidate(request.membership, public_id)
-    receipt = found.receipts.filter(check_name=name).first()
-    if receipt is None:
-        raise NotFound
-    output = ""
-    if receipt.evidence_blob:
-        output = blobs.get(found.tenant_id, receipt.evidence_blob).decode("utf-8", "replace")
-    context = {
-        "candidate": found,
-        "run": found.run,
-        "row": reviewing.receipt_rows([receipt])[0],
-        "receipt": receipt,
-        "output": output,
-    }
-    return render(request, "approvals/receipt.html", context)
 
 
 # --- publications ----------------------------------------------------------------------------

@@ -124,6 +124,7 @@ ADDRESSES: Mapping[str, Entry] = {
     "approvals:candidate_files": Entry(EVERYBODY, 302, 405),
     "approvals:candidate_file": PAGE,
     "approvals:candidate_line": PAGE,
+    "approvals:candidate_around": Entry(EVERYBODY, 302, 405),
     "approvals:candidate_patch": PAGE,
     "approvals:candidate_tray": PAGE,
     "approvals:candidate_receipt": PAGE,
@@ -227,7 +228,7 @@ class Things:
             "approvals:packet": {"public_id": publication.packet.public_id, "tab": "provenance"},
             "approvals:candidate": {
                 "public_id": publication.candidate.public_id,
-                **{"index": 0, "side": "new-1", "name": "paths"},
+                **{"index": 0, "number": 0, "side": "new-1", "name": "paths"},
             },
             "approvals:publication": {"public_id": publication.public_id},
             "approvals:call": {"pk": call.pk},

@@ -15,10 +15,11 @@ out is plain data, split into segments with a kind; templates escape it. No HTML
 
 from __future__ import annotations
 
-from approvals.diff.candidate import PAGE_ROWS, Diff
+from approvals.diff.candidate import PAGE_ROWS, UNIFIED, Diff
 from approvals.diff.errors import DiffBroken, NoSuchLines
 from approvals.diff.segments import LINE_CHARS, path_segments, segments_of
 from approvals.diff.shown import (
+    Around,
     FileHead,
     FileView,
     HunkRow,
@@ -27,6 +28,8 @@ from approvals.diff.shown import (
     Mask,
     Masks,
     Mode,
+    Moved,
+    Options,
     Row,
     Segment,
     SplitRow,
@@ -36,7 +39,8 @@ from approvals.diff.shown import (
 from approvals.diff.words import change_words
 
 __all__ = [
-    "LINE_CHARS", "PAGE_ROWS", "Diff", "DiffBroken", "FileHead", "FileView", "HunkRow", "Line",
-    "LinePart", "Mask", "Masks", "Mode", "NoSuchLines", "Row", "Segment", "SplitRow", "Stretch",
-    "Totals", "change_words", "path_segments", "segments_of",
+    "LINE_CHARS", "PAGE_ROWS", "UNIFIED", "Around", "Diff", "DiffBroken", "FileHead", "FileView",
+    "HunkRow", "Line", "LinePart", "Mask", "Masks", "Mode", "Moved", "NoSuchLines", "Options",
+    "Row", "Segment", "SplitRow", "Stretch", "Totals", "change_words", "path_segments",
+    "segments_of",
 ]  # fmt: skip

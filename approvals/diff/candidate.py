@@ -7,30 +7,35 @@ is ready at once; a file's rows are made when its part of the page is asked for.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 from approvals import hidden
 from approvals.changes import Change, Status
 from approvals.diff.errors import DiffBroken, NoSuchLines
+from approvals.diff.moves import MOST_LINES, Moves, moves
 from approvals.diff.paint import Painter
-from approvals.diff.rows import SPACE, RawLine, after, split, unified
-from approvals.diff.segments import masks_of, path_segments, stretches_of
-from approvals.diff.shown import (
-    FileHead,
-    FileView,
-    Line,
-    LinePart,
-    Masks,
-    Mode,
-    Row,
-    Totals,
+from approvals.diff.rows import (
+    Gap,
+    Raw,
+    RawHunk,
+    RawLine,
+    RawPair,
+    after,
+    gap_lines,
+    lines_of,
+    split,
+    unified,
 )
+from approvals.diff.segments import masks_of, path_segments, stretches_of
+from approvals.diff.shown import Around, FileHead, FileView, LinePart, Masks, Options, Row, Totals
 from approvals.diff.words import change_words, line_ending_words
 from approvals.patch import FILE_START, FilePatch, parse_patch
 from portal import visible
 
 PAGE_ROWS = 400
+UNIFIED = Options()
 JUDGED_CHARS = 10_000  # of one line
 JUDGED_MARKS = 10_000  # of one file
 
@@ -39,8 +44,7 @@ class Diff:
     """The changes of a candidate and the patch that shows them.
 
     `changes` and `data` come from the same two trees (`tree.list_changes`, `tree.patch`). Raises
-    `DiffBroken` where the two disagree: the list judges. With `partial` the patch was made without
-    whitespace, so a file may have fewer lines in it than the list counts, or no section at all.
+    `DiffBroken` where the two disagree: the list judges.
     `masks` name what a check took for a secret; it is not shown, only its place and length.
     """
 
@@ -49,17 +53,16 @@ class Diff:
         changes: Sequence[Change],
         data: bytes,
         *,
-        partial: bool = False,
         masks: Masks | None = None,
     ) -> None:
         self.changes = tuple(changes)
         self._data = data
-        self._partial = partial
         self._masks = masks or {}
-        self._spans = _assign(self.changes, _sections(data), data, partial)
+        self._spans = _assign(self.changes, _sections(data))
         self._heads: dict[int, FileHead] = {}
         self._files: dict[int, tuple[FilePatch, ...]] = {}
         self._hidden: tuple[tuple[int, int], ...] | None = None
+        self._moves: Moves | None = None
 
     def __len__(self) -> int:
         return len(self.changes)
@@ -96,34 +99,35 @@ class Diff:
         )
 
     def files(self, index: int) -> tuple[FilePatch, ...]:
-        """The sections of one change: one, none (partial), or two where its type changed."""
+        """The sections of one change: one, or two where its type changed."""
         if index not in self._files:
             low, high = self._spans[index]
             files = parse_patch(self._data[low:high])
-            _agree(self.changes[index], files, self._partial)
+            _agree(self.changes[index], files)
             self._files[index] = files
         return self._files[index]
 
     def view(
         self,
         index: int,
-        mode: Mode = "unified",
+        options: Options = UNIFIED,
         *,
         start: int = 0,
         count: int = PAGE_ROWS,
         highlight: bool = True,
-        blobs: Mapping[str, bytes] | None = None,
+        contents: Mapping[str, bytes] | None = None,
     ) -> FileView:
         """Rows `start` to `start + count` of one file, fewer where the page would grow too large.
 
-        With `blobs` (contents by name) colours come from the whole file, which keeps strings over
-        many lines right; without, from the lines of each hunk. Raises `NoSuchLines`.
+        With `contents` (by git's name) colours come from the whole file, which keeps strings over
+        many lines right; without, from the lines of each hunk. `options.whole` needs the new
+        content among them. Raises `NoSuchLines`.
         """
         head = self.head(index)
-        rows = unified(self.files(index)) if mode == "unified" else split(self.files(index))
+        rows = self._rows(index, options, contents or {})
         if start < 0 or (start and start >= len(rows)):
             raise NoSuchLines
-        painter = Painter(self.changes[index], head.lines, highlight, blobs or {}, self._masks)
+        painter = self._painter(index, highlight, contents or {})
         out: list[Row] = []
         at = start
         for at in range(start, min(len(rows), start + count)):
@@ -134,26 +138,117 @@ class Diff:
             at = min(len(rows), start + count)
         return FileView(
             head=head,
-            mode=mode,
             rows=tuple(out),
             start=start,
             next_start=at if at < len(rows) else None,
             total=len(rows),
             plain_because=painter.plain_because,
             unmarked=painter.unmarked,
+            options=options,
+            tail=head.hunks if at >= len(rows) and self._has_tail(index, options) else None,
         )
+
+    def around(
+        self, index: int, number: int, options: Options, new: bytes, *, shown: int, count: int
+    ) -> Around:
+        """Unchanged lines before hunk `number` (from 0), beyond the `shown` nearest ones.
+
+        `new` is the new content of the file. The number after the last hunk's stands for what
+        follows it. Raises `NoSuchLines`.
+        """
+        lines = lines_of(new)
+        rows = unified(self.files(index), blanks=options.blanks)
+        hunks = [row for row in rows if isinstance(row, RawHunk)]
+        raw = next((row for row in hunks if row.number == number), None)
+        if raw is not None:
+            gap = raw.gap
+        elif hunks and number == self.head(index).hunks:
+            last = hunks[-1].hunk
+            old = after(last.old_start, last.old_count)
+            at = after(last.new_start, last.new_count)
+            gap = Gap(old, at, len(lines) - at + 1)
+        else:
+            raise NoSuchLines
+        left = gap.count - shown
+        if shown < 0 or count < 1 or left < 0 or gap.new - 1 + gap.count > len(lines):
+            raise NoSuchLines
+        count = min(count, left)
+        skip = left - count if raw is not None else shown
+        part = Gap(gap.old + skip, gap.new + skip, count)
+        painter = self._painter(index, True, {self.changes[index].new_blob: new})
+        wanted: list[Raw] = list(gap_lines(part, lines))
+        if options.mode == "split":
+            wanted = split(gap_lines(part, lines))
+        left -= count
+        heading = None
+        if raw is not None and left:
+            heading = replace(painter.hunk_row(raw), skipped=left)
+        return Around(
+            head=self.head(index),
+            number=number,
+            rows=tuple(painter.row(row) for row in wanted),
+            hunk=heading,
+            shown=shown + count,
+            left=left,
+            options=options,
+        )
+
+    def _rows(self, index: int, options: Options, contents: Mapping[str, bytes]) -> Sequence[Raw]:
+        whole = None
+        if options.whole and self.changes[index].new_blob in contents:
+            whole = lines_of(contents[self.changes[index].new_blob])
+        rows = unified(self.files(index), blanks=options.blanks, whole=whole)
+        return split(rows) if options.mode == "split" else rows
+
+    def _has_tail(self, index: int, options: Options) -> bool:
+        """Whether something may follow the last hunk: a new or deleted file is shown to its end."""
+        return self.head(index).lasting and not options.whole
+
+    def _painter(self, index: int, highlight: bool, contents: Mapping[str, bytes]) -> Painter:
+        head = self.head(index)
+        return Painter(
+            head.change, index, head.lines, highlight, contents, self._masks, self.moves()
+        )
+
+    def moves(self) -> Moves:
+        """Which lines only moved. Empty where too many changed to look for them."""
+        if self._moves is None:
+            counted = sum((each.added or 0) + (each.removed or 0) for each in self.changes)
+            self._moves = {} if counted > MOST_LINES else moves(self._lines())
+        return self._moves
+
+    def _lines(self) -> Iterator[tuple[int, RawLine]]:
+        for index in range(len(self)):
+            for row in unified(self.files(index)):
+                if isinstance(row, RawLine):
+                    yield index, row
+
+    def row_of(
+        self, index: int, side: str, options: Options, contents: Mapping[str, bytes] | None = None
+    ) -> int:
+        """The number of the row that shows a line. `side` as in `whole_line`.
+
+        Raises `NoSuchLines`, as for an unchanged line of which the patch has nothing.
+        """
+        wanted, number = _side(side)
+        for at, raw in enumerate(self._rows(index, options, contents or {})):
+            each = (raw.old, raw.new) if isinstance(raw, RawPair) else (raw,)
+            for line in each:
+                if isinstance(line, RawLine) and line.number(wanted) == number:
+                    return at
+        raise NoSuchLines
 
     def whole_line(self, index: int, side: str, *, offset: int = 0, size: int = 20_000) -> LinePart:
         """A part of one line in full, for lines the page had to cut. Raises `NoSuchLines`.
 
         `side` is `Line.side`: `old-12` or `new-12`.
         """
-        match = re.fullmatch(r"(old|new)-(\d{1,9})", side)
-        if match is None or offset < 0:
+        wanted, number = _side(side)
+        if offset < 0:
             raise NoSuchLines
         size = min(size, 20_000)
         for raw in unified(self.files(index)):
-            if isinstance(raw, RawLine) and raw.number(match[1]) == int(match[2]):
+            if isinstance(raw, RawLine) and raw.number(wanted) == number:
                 text = hidden.decode(raw.text)
                 if offset and offset >= len(text):
                     raise NoSuchLines
@@ -169,37 +264,6 @@ class Diff:
                 )
         raise NoSuchLines
 
-    def between(
-        self, index: int, hunk: int, new_blob: bytes, *, count: int = PAGE_ROWS
-    ) -> tuple[Line, ...]:
-        """The unchanged lines before hunk number `hunk` (from 0), the last `count` of them.
-
-        `new_blob` is the new content of the file. One past the last hunk gives what follows it.
-        """
-        hunks = [h for file in self.files(index) for h in file.hunks]
-        if not 0 <= hunk <= len(hunks) or not hunks:
-            raise NoSuchLines
-        lines = new_blob.split(b"\n")
-        if lines[-1] == b"":
-            lines.pop()
-        before = hunks[hunk - 1] if hunk else None
-        low = after(before.new_start, before.new_count) if before else 1
-        old = after(before.old_start, before.old_count) if before else 1
-        if hunk < len(hunks):
-            ahead = hunks[hunk]
-            high = ahead.new_start if ahead.new_count else ahead.new_start + 1
-        else:
-            high = len(lines) + 1
-        skip = max(0, high - low - count) if hunk < len(hunks) else 0
-        high = high if hunk < len(hunks) else min(high, low + count)
-        change = self.changes[index]
-        painter = Painter(change, 0, True, {change.new_blob: new_blob}, self._masks)
-        return tuple(
-            painter.line(RawLine(SPACE, old + n - low, n, lines[n - 1], n == 1))
-            for n in range(low + skip, high)
-            if n <= len(lines)
-        )
-
     # --- heads ---
 
     def _make_head(self, index: int) -> FileHead:
@@ -209,8 +273,6 @@ class Diff:
         hunks = sum(len(file.hunks) for file in files)
         loud, quiet = self._count_hidden()[index]
         words = [*change_words(change), *line_ending_words(files)]
-        counted = (change.added or 0) + (change.removed or 0)
-        shown = sum(file.added + file.removed for file in files)
         return FileHead(
             index=index,
             change=change,
@@ -224,7 +286,6 @@ class Diff:
             lines=lines,
             hunks=hunks,
             cut=f"{lines:,} lines, shown {PAGE_ROWS} at a time" if lines > PAGE_ROWS else "",
-            whitespace_only=counted - shown if self._partial else 0,
         )
 
     def _count_hidden(self) -> tuple[tuple[int, int], ...]:
@@ -253,6 +314,13 @@ class Diff:
         return loud, sum(not mark.loud and mark.kind != "blank" for mark in marks)
 
 
+def _side(side: str) -> tuple[str, int]:
+    match = re.fullmatch(r"(old|new)-(\d{1,9})", side)
+    if match is None:
+        raise NoSuchLines
+    return match[1], int(match[2])
+
+
 # Anything but printable ASCII, a tab, and a carriage return right before the line feed.
 _ODD_BYTE = re.compile(rb"[^\t\r\x20-\x7e\n]|\r(?!\n)")
 
@@ -276,17 +344,12 @@ def _sections(data: bytes) -> list[tuple[int, int]]:
 def _assign(
     changes: Sequence[Change],
     sections: Sequence[tuple[int, int]],
-    data: bytes,
-    partial: bool,
 ) -> list[tuple[int, int]]:
     """Give each change its sections, in order: two for a changed type, one otherwise."""
     spans = []
     at = 0
     for change in changes:
         wanted = 2 if change.status is Status.TYPE_CHANGED else 1
-        if partial and not _is_about(data, sections[at : at + 1], change):
-            spans.append((0, 0))
-            continue
         if at + wanted > len(sections):
             raise DiffBroken(reason=f"“{change.name}” has no section")
         spans.append((sections[at][0], sections[at + wanted - 1][1]))
@@ -296,16 +359,8 @@ def _assign(
     return spans
 
 
-def _is_about(data: bytes, section: Sequence[tuple[int, int]], change: Change) -> bool:
-    return bool(section) and any(
-        file.path == change.path for file in parse_patch(data[section[0][0] : section[0][1]])
-    )
-
-
-def _agree(change: Change, files: Sequence[FilePatch], partial: bool) -> None:
+def _agree(change: Change, files: Sequence[FilePatch]) -> None:
     """Raise `DiffBroken` unless the sections say what git's raw diff says."""
-    if not files and partial:
-        return
     first, last = files[0], files[-1]
     expected = {
         "path": (change.path, last.path),
@@ -314,8 +369,6 @@ def _agree(change: Change, files: Sequence[FilePatch], partial: bool) -> None:
         "lines removed": (change.removed or 0, sum(file.removed for file in files)),
         "binary": (change.binary, any(file.binary for file in files)),
     }
-    if partial:
-        del expected["lines added"], expected["lines removed"]
     if change.content_changed:
         expected["old blob"] = (change.old_blob, first.old_blob or change.old_blob)
         expected["new blob"] = (change.new_blob, last.new_blob or change.new_blob)

@@ -19,9 +19,10 @@ from approvals.diff.colours import (
     lexer_of,
 )
 from approvals.diff.inline import WORDS, common_ends, word_spans
+from approvals.diff.moves import Moves
 from approvals.diff.rows import MINUS, PLUS, Raw, RawHunk, RawLine
 from approvals.diff.segments import LINE_CHARS, gap_in, masks_of, segments_of, stretches_of
-from approvals.diff.shown import Colours, HunkRow, Line, Masks, Row, Span, SplitRow
+from approvals.diff.shown import Colours, HunkRow, Line, Masks, Moved, Row, Span, SplitRow
 from approvals.patch import Hunk
 
 PAGE_CHARS = 400_000  # of all lines of one view
@@ -35,10 +36,12 @@ class Painter:
     """Turns raw rows into segments, within the bounds of one page."""
 
     change: Change
+    index: int
     lines: int
     highlight: bool
-    blobs: Mapping[str, bytes]
+    contents: Mapping[str, bytes]
     masks: Masks
+    moves: Moves
     chars: int = 0
     segments: int = 0
     word_work: int = 0
@@ -63,14 +66,15 @@ class Painter:
 
     def row(self, raw: Raw) -> Row:
         if isinstance(raw, RawHunk):
-            return self._hunk_row(raw)
+            return self.hunk_row(raw)
         if isinstance(raw, RawLine):
             return self.line(raw)
         old = self.line(raw.old) if raw.old is not None else None
         new = old if raw.new is raw.old else self.line(raw.new) if raw.new is not None else None
         return SplitRow(old, new)
 
-    def _hunk_row(self, raw: RawHunk) -> HunkRow:
+    def hunk_row(self, raw: RawHunk) -> HunkRow:
+        """The heading of a hunk."""
         hunk = raw.hunk
         return HunkRow(
             number=raw.number,
@@ -80,7 +84,7 @@ class Painter:
             section=()
             if self.change.old_blob in self.masks
             else segments_of(hidden.decode(hunk.section)[:200]),
-            skipped=raw.skipped,
+            skipped=raw.gap.count,
         )
 
     def line(self, raw: RawLine) -> Line:
@@ -105,7 +109,13 @@ class Painter:
             open_end=raw.open_end,
             cut=len(text) - on_page,
             note=f"text stands after {gap} blanks" if gap else "",
+            blanks_only=raw.was is not None and raw.was != raw.text,
+            moved=self._moved(raw),
         )
+
+    def _moved(self, raw: RawLine) -> Moved | None:
+        number = raw.new_no if raw.sign == PLUS else raw.old_no
+        return None if number is None else self.moves.get((self.index, raw.sign, number))
 
     # --- words within a line ---
 
@@ -163,7 +173,7 @@ class Painter:
 
     def _whole_file(self, lexer: Lexer, blob: str) -> list[Colours] | None:
         if blob not in self._whole:
-            data = self.blobs.get(blob)
+            data = self.contents.get(blob)
             self._whole[blob] = None
             if data is not None and len(data) <= 256 << 10 and data.count(b"\n") <= HIGHLIGHT_LINES:
                 lines = [hidden.decode(line) for line in data.split(b"\n")]

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from approvals.changes import Change
+from approvals.changes import Change, Status
 
 SegmentKind = Literal[
     "", "k", "st", "n", "cm", "fn", "hid", "byte", "cr", "gap", "rtl", "cut", "mask",
@@ -56,6 +56,14 @@ class Stretch:
 
 
 @dataclass(frozen=True, slots=True)
+class Moved:
+    """The other end of a move: number of the file in the list of changes, and the line."""
+
+    index: int
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
 class HunkRow:
     """The heading of a hunk: where it is, and how many unchanged lines before it are not shown."""
 
@@ -79,6 +87,8 @@ class Line:
     open_end: bool = False  # no line feed at the end of the file
     cut: int = 0  # characters not shown
     note: str = ""
+    blanks_only: bool = False  # drawn as unchanged: only its blanks did
+    moved: Moved | None = None  # the same line, byte for byte, is the other side there
 
     @property
     def side(self) -> str:
@@ -119,11 +129,15 @@ class FileHead:
     lines: int
     hunks: int
     cut: str
-    whitespace_only: int = 0
 
     @property
     def name(self) -> str:
         return self.change.name
+
+    @property
+    def lasting(self) -> bool:
+        """The file was there before and is there now, with lines that did not change."""
+        return self.change.status in (Status.MODIFIED, Status.RENAMED) and self.hunks > 0
 
     @property
     def empty(self) -> bool:
@@ -132,17 +146,47 @@ class FileHead:
 
 
 @dataclass(frozen=True, slots=True)
+class Options:
+    """How a reader wants a file drawn.
+
+    Without `blanks`, lines that differ in blanks only are drawn as unchanged. `whole` draws the
+    unchanged lines as well.
+    """
+
+    mode: Mode = "unified"
+    blanks: bool = True
+    whole: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Around:
+    """Unchanged lines beside a hunk that were asked for, and how many are still left away there.
+
+    They stand before hunk `number`, nearest first, or after the last one.
+    """
+
+    head: FileHead
+    number: int
+    rows: tuple[Row, ...]
+    hunk: HunkRow | None
+    shown: int
+    left: int
+    options: Options
+
+
+@dataclass(frozen=True, slots=True)
 class FileView:
     """Some rows of one file. `next_start` is where the next view begins, None at the end."""
 
     head: FileHead
-    mode: Mode
     rows: tuple[Row, ...]
     start: int
     next_start: int | None
     total: int
     plain_because: str = ""  # why there is no syntax colour
     unmarked: int = 0  # pairs of lines without word marks, for their length
+    options: Options = Options()
+    tail: int | None = None  # the number to ask for what stands after the last hunk
 
 
 @dataclass(frozen=True, slots=True)

@@ -119,16 +119,13 @@ def patch(
     *,
     context: int = 3,
     binary: bool = False,
-    ignore_whitespace: bool = False,
 ) -> bytes:
     """The whole difference as git prints it, sections in the order of `list_changes`.
 
     With `binary` the bytes of binary files are in it, so that it can be applied elsewhere.
-    `ignore_whitespace` is for a second view only: what it leaves away must be counted beside it.
     """
     old, new = tree_of(bare, base), tree_of(bare, head)
     options = [f"-U{context}", *(["--binary"] if binary else [])]
-    options += ["-w", "--ignore-cr-at-eol"] if ignore_whitespace else []
     return run(
         bare, "diff-tree", "-r", "-p", *_DIFF, *options, old, new, extra=attribute_source(old)
     )

@@ -28,7 +28,7 @@ from approvals import checks, tree
 from approvals.changes import NO_MODE, Change, Status, spell, unspell
 from approvals.checks import CheckResult, Subject
 from approvals.checks.secrets import masks_from
-from approvals.diff import Diff, HunkRow, Line, Segment, SplitRow, segments_of
+from approvals.diff import UNIFIED, Diff, HunkRow, Line, Options, Segment, SplitRow, segments_of
 from approvals.patch import FilePatch, PatchRefused, read_patch
 
 _HERE = Path(__file__).resolve().parents[2]
@@ -124,8 +124,8 @@ def _flat(segments: tuple[Segment, ...]) -> str:
 def _shown_diff(diff: Diff) -> Iterator[str]:
     for head in diff.heads(0, 200):
         yield _flat(head.path) + _flat(head.old_path) + " ".join(head.words)
-        for mode in ("unified", "split"):
-            view = diff.view(head.index, mode)
+        for options in (UNIFIED, Options(mode="split"), Options(blanks=False)):
+            view = diff.view(head.index, options)
             size = 0
             for row in view.rows:
                 text = "".join(_row(row))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Iterable
+from dataclasses import replace
 from difflib import unified_diff
 
 import pytest
@@ -13,12 +14,16 @@ from approvals.changes import Change, Status
 from approvals.diff import (
     LINE_CHARS,
     PAGE_ROWS,
+    UNIFIED,
+    Around,
     Diff,
     DiffBroken,
     HunkRow,
     Line,
     Mask,
+    Moved,
     NoSuchLines,
+    Options,
     Segment,
     SplitRow,
     change_words,
@@ -98,7 +103,7 @@ def test_unified_and_split_show_the_same_lines() -> None:
         "@ 18-24 19-24 4", "line 17", "line 18", "line 19", "-line 20",
         "line 21", "line 22", "line 23",
     ]  # fmt: skip
-    assert drawn(diff.view(0, "split").rows)[4:6] == [
+    assert drawn(diff.view(0, Options(mode="split")).rows)[4:6] == [
         "-line [9] | +line [nine]", "(none) | +line 9b",
     ]  # fmt: skip
     numbers = [(r.old_no, r.new_no) for r in view.rows if isinstance(r, Line)]
@@ -107,19 +112,58 @@ def test_unified_and_split_show_the_same_lines() -> None:
     assert (head.added, head.removed, head.lines, head.hunks, head.cut) == (2, 2, 16, 2, "")
 
 
-def test_unchanged_lines_can_be_asked_for() -> None:
+def test_unchanged_lines_can_be_asked_for_in_steps() -> None:
     old = "".join(f"{i}\n" for i in range(1, 31))
     new = old.replace("10\n", "ten\n").replace("20\n", "twenty\n")
     diff = one(old, new)
-    data = new.encode()
-    assert drawn(diff.between(0, 0, data)) == [str(i) for i in range(1, 7)]
-    assert drawn(diff.between(0, 1, data)) == ["14", "15", "16"]
-    assert drawn(diff.between(0, 2, data)) == [str(i) for i in range(24, 31)]
-    assert [(row.old_no, row.new_no) for row in diff.between(0, 1, data, count=2)] == [
-        (15, 15), (16, 16),
-    ]  # fmt: skip
-    with pytest.raises(NoSuchLines):
-        diff.between(0, 3, data)
+
+    def around(number: int, shown: int = 0, count: int = 400) -> Around:
+        return diff.around(0, number, UNIFIED, new.encode(), shown=shown, count=count)
+
+    assert drawn(around(0).rows) == [str(i) for i in range(1, 7)]
+    assert drawn(around(1).rows) == ["14", "15", "16"]
+    assert drawn(around(2).rows) == [str(i) for i in range(24, 31)]
+    assert [around(number).hunk for number in range(3)] == [None, None, None]
+
+    # Before a hunk the nearest lines come first, after the last one the next ones do.
+    near = around(0, count=2)
+    assert (drawn(near.rows), near.shown, near.left) == (["5", "6"], 2, 4)
+    assert near.hunk is not None
+    assert near.hunk.skipped == 4
+    further = around(0, shown=2, count=3)
+    assert (drawn(further.rows), further.shown, further.left) == (["2", "3", "4"], 5, 1)
+    lines = [row for row in around(1, count=2).rows if isinstance(row, Line)]
+    assert [(row.old_no, row.new_no) for row in lines] == [(15, 15), (16, 16)]
+    assert drawn(around(2, shown=3, count=2).rows) == ["27", "28"]
+    for number, shown, count in ((3, 0, 1), (0, 7, 1), (0, -1, 1), (0, 0, 0)):
+        with pytest.raises(NoSuchLines):
+            around(number, shown, count)
+    with pytest.raises(NoSuchLines):  # not the content that the patch was made of
+        diff.around(0, 1, UNIFIED, b"1\n2\n", shown=0, count=9)
+
+
+def test_a_whole_file_is_its_lines_with_the_changes_among_them() -> None:
+    old = "".join(f"{i}\n" for i in range(1, 31))
+    new = old.replace("10\n", "ten\n").replace("20\n", "").replace("30\n", "30")
+    change, data = modified("a.txt", old, new)
+    diff, contents = Diff([change], data), {change.new_blob: new.encode()}
+    for mode in ("unified", "split"):
+        view = diff.view(0, Options(mode=mode, whole=True), contents=contents)
+        lines = [row for row in view.rows if not isinstance(row, HunkRow)]
+        sides = [(row.old, row.new) if isinstance(row, SplitRow) else (row, row) for row in lines]
+        before = {each.old_no for each, _ in sides if isinstance(each, Line)} - {None}
+        now = {each.new_no for _, each in sides if isinstance(each, Line)} - {None}
+        assert (before, now) == (set(range(1, 31)), set(range(1, 30)))
+        assert all(row.skipped == 0 for row in view.rows if isinstance(row, HunkRow))
+        assert view.tail is None
+    assert diff.view(0).tail == 3
+    with_lines = diff.row_of(0, "new-15", Options(whole=True), contents)
+    whole = diff.view(0, Options(whole=True), start=with_lines, contents=contents)
+    assert drawn(whole.rows)[0] == "15"
+    assert drawn([diff.view(0).rows[diff.row_of(0, "old-10", UNIFIED)]]) == ["-10"]
+    for side in ("new-1", "new-400", "both-1", "new-x"):
+        with pytest.raises(NoSuchLines):
+            diff.row_of(0, side, UNIFIED)
 
 
 @pytest.mark.parametrize(
@@ -198,16 +242,69 @@ def test_a_file_turned_to_crlf_names_the_one_other_change() -> None:
     )
 
 
-def test_without_whitespace_what_is_left_away_is_counted() -> None:
-    change, _ = modified("a.py", "a\nb\nc\n", "a \nb\nd\n")
-    _, other = modified("a.py", "a\nb\nc\n", "a\nb\nd\n")
-    section = other.replace(
-        other.split(b"\n")[1], f"index {change.old_blob}..{change.new_blob} 100644".encode()
-    )
-    quiet, _ = modified("b.py", "x\n", "x \n")
-    diff = Diff([change, quiet], section, partial=True)
-    assert [head.whitespace_only for head in diff.heads()] == [2, 2]
-    assert diff.view(1).rows == ()
+def test_without_blanks_only_what_else_changed_is_drawn_as_changed() -> None:
+    old = "def f():\n  a = 1\n  b = 2\nend\n" + "".join(f"{i}\n" for i in range(20)) + "last\n"
+    new = old.replace("  a", "\ta").replace("  b = 2", "    b = 3").replace("last\n", "last \n")
+    diff = one(old, new)
+    quiet = diff.view(0, Options(blanks=False))
+    assert drawn(quiet.rows) == [
+        "@ 1-6 1-6 0", "def f():", "\ta = 1", "-[  ]b = [2]", "+[    ]b = [3]", "end", "0", "1",
+    ]  # fmt: skip
+    lines = [row for row in quiet.rows if isinstance(row, Line)]
+    assert [line.blanks_only for line in lines].count(True) == 1
+    # What follows is left away, so the last hunk of what is shown has all the rest after it.
+    rest = diff.around(0, 2, Options(blanks=False), new.encode(), shown=0, count=400)
+    assert drawn(rest.rows) == [*(str(i) for i in range(2, 20)), "last "]
+    assert sum(isinstance(row, Line) and row.kind != "ctx" for row in diff.view(0).rows) == 6
+
+
+def test_a_line_without_its_line_feed_is_no_matter_of_blanks() -> None:
+    view = one("a\nb\n", "a\nb").view(0, Options(blanks=False))
+    assert drawn(view.rows)[2:] == ["-b", "+b"]
+
+
+LONG_LINE = "a_single_line_that_is_long_enough = 1\n"
+BLOCK = "def helper(value):\n    total = value * 2\n    return total\n"
+
+
+def test_lines_that_moved_say_where_they_went_and_came_from() -> None:
+    one_side = modified("a.py", BLOCK + "x = 1\n" * 3, "x = 1\n" * 3)
+    other_side = modified("b.py", "y = 2\n", "y = 2\n" + BLOCK)
+    diff = Diff([one_side[0], other_side[0]], one_side[1] + other_side[1])
+    gone = [row for row in diff.view(0).rows if isinstance(row, Line) and row.kind == "rem"]
+    come = [row for row in diff.view(1).rows if isinstance(row, Line) and row.kind == "add"]
+    assert [row.moved for row in gone] == [Moved(1, number) for number in (2, 3, 4)]
+    assert [row.moved for row in come] == [Moved(0, number) for number in (1, 2, 3)]
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "why"),
+    [
+        (BLOCK, BLOCK.replace("    ", "\t"), "indented anew: that may mean something else"),
+        (BLOCK, BLOCK.replace("value * 2", "value * 3"), "one byte is another"),
+        ("}\n\n", "}\n\n", "too few letters to tell"),
+        (
+            "a_single_line_that_is_long_enough = 1\n",
+            "a_single_line_that_is_long_enough = 1\n",
+            "one",
+        ),
+    ],
+)
+def test_nothing_counts_as_moved_that_a_reader_must_look_at(was: str, now: str, why: str) -> None:
+    parts = [modified("a", was + "k\n", "k\n"), modified("b", "m\n", "m\n" + now)]
+    diff = Diff([change for change, _ in parts], b"".join(data for _, data in parts))
+    assert diff.moves() == {}, why
+
+
+def test_what_stays_beside_a_change_did_not_move() -> None:
+    """In one change, equal lines on both sides are an alignment that git did not find."""
+    old, new = "a1\n" + BLOCK + "b1\n", "b1\n" + BLOCK + "a1\n"
+    change, _ = modified("a", old, new)
+    lines = [*(f"-{each}" for each in old.splitlines()), *(f"+{each}" for each in new.splitlines())]
+    head = f"diff --git a/a b/a\nindex {change.old_blob}..{change.new_blob} 100644\n"
+    head += "--- a/a\n+++ b/a\n@@ -1,5 +1,5 @@\n"
+    changed = replace(change, added=5, removed=5)
+    assert Diff([changed], "\n".join([head + lines[0], *lines[1:], ""]).encode()).moves() == {}
 
 
 def test_text_far_to_the_right_is_noted() -> None:
@@ -321,7 +418,7 @@ def test_colours_of_the_whole_file_keep_long_strings_right() -> None:
     blobs = {change.old_blob: old.encode(), change.new_blob: new.encode()}
 
     def kinds(view_blobs: dict[str, bytes]) -> set[str]:
-        view = Diff([change], data).view(0, blobs=view_blobs)
+        view = Diff([change], data).view(0, contents=view_blobs)
         return {
             s.kind for row in view.rows if isinstance(row, Line) and row.sign == "+"
             for t in row.stretches for s in t.segments
@@ -345,13 +442,22 @@ def test_masked_values_are_not_shown_in_any_view() -> None:
     change, data = modified("a.py", old, new)
     masks = {change.new_blob: [Mask(2, 9, 23)]}
     diff = Diff([change], data, masks=masks)
-    views = [diff.view(0).rows, diff.view(0, "split").rows, diff.view(0, highlight=False).rows]
+    views = [
+        diff.view(0).rows,
+        diff.view(0, Options(mode="split")).rows,
+        diff.view(0, highlight=False).rows,
+    ]
     for rows in views:
         assert any("token = '<value not shown, 14 characters>'" in text for text in drawn(rows))
         assert not any("hunter2" in text for text in drawn(rows))
     part = diff.whole_line(0, "new-2")
     assert "hunter2" not in "".join(s.text for s in part.segments)
-    assert not any("hunter2" in text for text in drawn(diff.between(0, 1, new.encode())))
+    assert not any(
+        "hunter2" in text
+        for text in drawn(
+            diff.view(0, Options(whole=True), contents={change.new_blob: new.encode()}).rows
+        )
+    )
 
 
 def test_every_path_is_listed_though_it_has_no_lines() -> None:

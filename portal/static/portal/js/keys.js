@@ -41,6 +41,16 @@
     return true;
   }
 
+  // To the next or the previous of these below or above the reading line, under sticky heads.
+  const LINE = 96;
+  function walk(selector, step) {
+    const found = [...document.querySelectorAll(selector)];
+    const top = (each) => each.getBoundingClientRect().top - LINE;
+    const next = step > 0 ? found.find((each) => top(each) > 1) : found.reverse().find((each) => top(each) < -1);
+    if (next) scrollBy({ top: top(next), behavior: "instant" });
+    return found.length > 0;
+  }
+
   function openMarked(part) {
     const row = marked();
     if (!row) return false;
@@ -103,6 +113,12 @@
     d: () => write("deny"),
     c: () => write(""),
     e: () => (list() ? false : follow("edit")),
+    s: () => follow("view"),
+    w: () => follow("blanks"),
+    n: () => walk(".diff tr.hunk, .diff tr:is(.add, .rem):not(:is(.add, .rem) + tr)", 1),
+    p: () => walk(".diff tr.hunk, .diff tr:is(.add, .rem):not(:is(.add, .rem) + tr)", -1),
+    "]": () => walk("article.file", 1),
+    "[": () => walk("article.file", -1),
     "/": () => Boolean(press('input[type="search"]')),
     "?": () => {
       document.getElementById("keys").showModal();

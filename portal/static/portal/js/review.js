@@ -3,6 +3,24 @@
 (() => {
   "use strict";
 
+  const filter = document.getElementById("file-filter");
+  if (filter) {
+    // Only the list is filtered: what is under review stays on the page.
+    const told = document.querySelector("[data-filtered]");
+    filter.hidden = false;
+    filter.addEventListener("input", () => {
+      const wanted = filter.value.trim().toLowerCase();
+      const links = [...document.querySelectorAll("[data-tree]")];
+      for (const link of links) link.parentElement.hidden = !link.dataset.path.toLowerCase().includes(wanted);
+      for (const folder of [...document.querySelectorAll(".tree details")].reverse()) {
+        folder.parentElement.hidden = !folder.querySelector("li:not([hidden]) > a");
+      }
+      const left = links.filter((link) => !link.parentElement.hidden).length;
+      told.hidden = !wanted;
+      told.textContent = `${left} of ${links.length} files have “${filter.value.trim()}” in their path.`;
+    });
+  }
+
   const meter = document.querySelector("[data-seen]");
   if (!meter) return;
   const key = `seen:${meter.dataset.seen}`;
