@@ -21,7 +21,7 @@ from django.db import transaction
 from django.db.models import Q
 from django.utils import timezone
 
-from approvals import bounds, seal
+from approvals import bounds, indexing, seal
 from approvals.canary import CAUGHT
 from approvals.models import Canaries, Decision, Packet
 from approvals.quorum import Quorum
@@ -155,6 +155,7 @@ def _open(like: Packet, now: datetime) -> Packet:
         page=whole,
         digest=sealed,
         heading=seal.heading(whole),
+        words=indexing.searchable(whole),
         agent_words=like.agent_words,
         needed=1,
         requested_by=like.requested_by,
@@ -164,6 +165,7 @@ def _open(like: Packet, now: datetime) -> Packet:
         expires_at=expires,
         valid_seconds=like.valid_seconds,
     )
+    indexing.list_packet(packet)
     opened = {"packet": packet.number, "approval": sealed, "operation": packet.kind}
     append_events(run, [Draft("packet.opened", run_facts(run) | opened)])
     audit.record(

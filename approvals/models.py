@@ -199,6 +199,8 @@ class Packet(models.Model):
     # The few words of the page that lists show (`seal.heading`), so that a list need not read
     # whole pages. Decisions are made on the page alone.
     heading = models.JSONField(default=dict)
+    # By what it is found (`words.words_of`), with a blank before and after each.
+    words = models.TextField(default="", blank=True)
     # Of a test of attention (`approvals.canaries`): what is wrong with it, for those who answered.
     # Nothing is behind it that an approval could let happen. Null for every other packet.
     canary = models.JSONField(null=True, blank=True)
@@ -321,6 +323,12 @@ class Packet(models.Model):
                 fields=["resumption"],
                 condition=Q(kind="resume", state="open"),
             ),
+            # The same of one kind.
+            models.Index(
+                name="packet_kind_queue_idx",
+                fields=["tenant", "kind", "expires_at", "id"],
+                condition=Q(state="open"),
+            ),
             # A page that is open: what came after it was drawn.
             models.Index(
                 name="packet_new_idx", fields=["tenant", "opened_at"], condition=Q(state="open")
@@ -333,6 +341,12 @@ class Packet(models.Model):
                 fields=["tenant", "-number"],
                 condition=Q(settled_at__isnull=False),
             ),
+            # The same of one kind.
+            models.Index(
+                name="packet_kind_settled_idx",
+                fields=["tenant", "kind", "-number"],
+                condition=Q(settled_at__isnull=False),
+            ),
         ]
 
     def __str__(self) -> str:
@@ -341,6 +355,19 @@ class Packet(models.Model):
     def votes(self) -> QuerySet[Decision]:
         """The answers that count: those given since an approval was last undone."""
         return Decision.objects.filter(packet=self, round=self.round)
+
+
+class PacketWord(models.Model):
+    """One packet in the list of one of its words, or of its digest (`approvals.search`).
+
+    As bytes, which every database compares alike and PostgreSQL also before it has looked whose
+    row it is: of texts it would read all rows of the tenant first.
+    """
+
+    pk = models.CompositePrimaryKey("tenant", "word", "packet")
+    tenant = models.ForeignKey(Tenant, models.PROTECT, related_name="+", db_index=False)
+    word = models.BinaryField()
+    packet = models.ForeignKey(Packet, models.PROTECT, related_name="+", db_index=False)
 
 
 class Decision(models.Model):

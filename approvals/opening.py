@@ -10,7 +10,7 @@ from typing import Any
 from django.db import transaction
 from django.db.models import Q
 
-from approvals import bounds, carrying, egress, publication, resume, scopes, seal, times
+from approvals import bounds, carrying, egress, indexing, publication, resume, scopes, seal, times
 from approvals.closing import close_packet
 from approvals.counting import groups_of
 from approvals.demands import Demands, joined
@@ -271,6 +271,7 @@ def _open(
         page=whole,
         digest=sealed_digest,
         heading=seal.heading(whole),
+        words=indexing.searchable(whole),
         facts=facts,
         agent_words=agent_words[:50_000],
         needed=demands.people,
@@ -284,6 +285,7 @@ def _open(
         escalate_at=times.next_escalation(gate, now, 0),
         blocked=blocked,
     )
+    indexing.list_packet(packet)
     append_events(
         run,
         [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
@@ -28,17 +28,16 @@ from approvals.models import (
     Receipt,
 )
 from approvals.quorum import Voters, listed
+from approvals.search import FAR, NEAR, Sought, sought
 from approvals.standing import Reader, row_sentence
 from approvals.states import PacketKind, PacketState, PublicationState, Verdict
 from approvals.times import said
 from portal.models import Membership, Tenant, User
-from runs.models import Event, JobContract, Run, ToolCall
+from runs.models import Event, Run, ToolCall
 from runs.narrate import Line, tell
 from runs.states import CallState
 
 PAGE = 50
-# Among so many packets a word is looked for before it is looked for in all of them.
-NEAR = 2_000
 # Numbers beside the navigation are counted this far and no further: "99+".
 CAP = 100
 # What is said to expire soon, at the head of the queue.
@@ -241,28 +240,8 @@ class Filters:
             text=wanted.get("q", "").replace("\x00", "").strip()[:200],
         )
 
-
-def filtered(packets: QuerySet[Packet], filters: Filters, tenant_id: int) -> QuerySet[Packet]:
-    """Narrow by kind and by words: effect, digest, numbers of packet and run, names of contracts.
-
-    Which runs and contracts are meant is asked first. In one question with the packets the database
-    took all of this for rare, and sorted 1,000,000 packets that have a word to show fifty.
-    """
-    if filters.kind:
-        packets = packets.filter(kind=filters.kind)
-    if filters.text:
-        wanted = filters.text.lower().replace(" ", "")
-        words = Q(effect__icontains=filters.text)
-        named = JobContract.objects.filter(tenant=tenant_id, name__icontains=filters.text)
-        if contracts := list(named.values_list("pk", flat=True)):
-            words |= Q(run__version__contract__in=contracts)
-        if wanted.isdecimal() and len(wanted) < 10:
-            numbered = Run.objects.filter(tenant=tenant_id, number=int(wanted))
-            words |= Q(number=int(wanted)) | Q(run__in=list(numbered.values_list("pk", flat=True)))
-        if len(wanted) >= 4 and all(char in "0123456789abcdef" for char in wanted):
-            words |= Q(digest__startswith=wanted)
-        packets = packets.filter(words)
-    return packets
+    def of_kind(self, packets: QuerySet[Packet]) -> QuerySet[Packet]:
+        return packets.filter(kind=self.kind) if self.kind else packets
 
 
 # Plain values and not model objects: a queue page must not cost more than its fifty lines.
@@ -467,13 +446,39 @@ def grouped(rows: Iterable[Row], now: datetime) -> list[Group]:
 
 
 # A place in the queue is the last row's expiry and key, so that a page deep in a long queue costs
-# what the first one costs.
+# what the first one costs. For that the expiry is compared by itself: of two comparisons joined by
+# OR, PostgreSQL reads everything before the place.
+Place = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class _Order:
+    """By what a list is ordered, which is a place in it; what stands up to a place and after it."""
+
+    columns: tuple[str, ...]
+    up_to: Callable[[Place], Q]
+    after: Callable[[Place], Q]
+
+    def of(self, row: Row) -> Place:
+        return tuple(getattr(row, column) for column in self.columns)
+
+
+_SOONEST = _Order(
+    ("expires_at", "pk"),
+    lambda place: Q(expires_at__lte=place[0]) & ~Q(expires_at=place[0], id__gt=place[1]),
+    lambda place: Q(expires_at__gte=place[0]) & ~Q(expires_at=place[0], id__lte=place[1]),
+)
+_NEWEST = _Order(
+    ("number",), lambda place: Q(number__gte=place[0]), lambda place: Q(number__lt=place[0])
+)
+
+
 def after_cursor(packets: QuerySet[Packet], cursor: str) -> QuerySet[Packet]:
     moment, _, key = cursor.partition("~")
     when = moment_of(moment)
     if when is None or not key.isdecimal() or len(key) > 18:
         return packets
-    return packets.filter(Q(expires_at__gt=when) | Q(expires_at=when, id__gt=int(key)))
+    return packets.filter(_SOONEST.after((when, int(key))))
 
 
 def moment_of(text: str) -> datetime | None:
@@ -487,8 +492,12 @@ def moment_of(text: str) -> datetime | None:
 
 @dataclass(frozen=True)
 class QueuePage:
+    """Rows, and where the next page begins. If common words did not fill the page, so many packets
+    were `looked` at for them, and the next page looks further."""
+
     rows: list[Row]
     next_cursor: str
+    looked: int = 0
 
 
 def queue_page(
@@ -500,26 +509,17 @@ def queue_page(
 ) -> QueuePage:
     """One page of these open packets from a place on, as `reader` is shown them, who has what
     others `handed` to them."""
-    packets = after_cursor(filtered(packets, filters, reader.tenant_id), cursor)
-    rows: list[Row] = []
-    if filters.text:
-        # Common words are found among the next ones. Of a word the database cannot know that it
-        # is common: it would look for it everywhere, and sort what it found.
-        following = after_cursor(open_packets(reader.tenant), cursor)
-        for end in following.values_list("expires_at", flat=True)[NEAR : NEAR + 1]:
-            rows = rows_of(packets.filter(expires_at__lte=end), PAGE + 1, reader)
-    if len(rows) <= PAGE:
-        rows = rows_of(packets, PAGE + 1, reader)
+    every = after_cursor(filters.of_kind(open_packets(reader.tenant)), cursor)
+    packets = after_cursor(filters.of_kind(packets), cursor)
+    wanted = sought(filters.text, reader.tenant_id) if filters.text else None
+    rows, end, looked = _found(every, packets, _SOONEST, wanted, reader, first=not cursor)
     if names := names_for(reader, handed, [row.pk for row in rows]):
         marked = {pk: ("users", f"for {listed(them)}", "wait") for pk, them in names.items()}
         rows = [
             replace(row, marks=(marked[row.pk], *row.marks)) if row.pk in marked else row
             for row in rows
         ]
-    if len(rows) <= PAGE:
-        return QueuePage(rows, "")
-    last = rows[PAGE - 1]
-    return QueuePage(rows[:PAGE], f"{last.expires_at.isoformat()}~{last.pk}")
+    return QueuePage(rows, f"{end[0].isoformat()}~{end[1]}" if end else "", looked)
 
 
 def decided_page(member: Membership, filters: Filters, before: int) -> QueuePage:
@@ -527,16 +527,47 @@ def decided_page(member: Membership, filters: Filters, before: int) -> QueuePage
     packets = Packet.objects.filter(tenant=member.tenant, settled_at__isnull=False)
     if before:
         packets = packets.filter(number__lt=before)
-    following = packets.order_by("-number")
-    packets = filtered(following, filters, member.tenant_id)
-    rows: list[Row] = []
-    if filters.text:
-        for end in following.values_list("number", flat=True)[NEAR : NEAR + 1]:
-            rows = rows_of(packets.filter(number__gte=end), PAGE + 1)
-    if len(rows) <= PAGE:
-        rows = rows_of(packets, PAGE + 1)
-    more = str(rows[PAGE - 1].number) if len(rows) > PAGE else ""
-    return QueuePage(rows[:PAGE], more)
+    every = filters.of_kind(packets).order_by("-number")
+    wanted = sought(filters.text, member.tenant_id) if filters.text else None
+    rows, end, looked = _found(every, every, _NEWEST, wanted, first=not before)
+    return QueuePage(rows, str(end[0]) if end else "", looked)
+
+
+def _found(
+    every: QuerySet[Packet],
+    packets: QuerySet[Packet],
+    order: _Order,
+    wanted: Sought | None,
+    reader: Membership | None = None,
+    *,
+    first: bool,
+) -> tuple[list[Row], Place | None, int]:
+    """Rows of one page, the place where the next one begins, and how many packets were looked at
+    if these were not all. `packets` are those of `every` one that may be shown.
+    """
+    end, looked = None, 0
+    if wanted is None:
+        rows = rows_of(packets, PAGE + 1, reader)
+    elif wanted.keys is not None:
+        rows = rows_of(packets.filter(wanted.condition, pk__in=wanted.keys), PAGE + 1, reader)
+    else:
+        packets, rows, begin = packets.filter(wanted.condition), [], Q()
+        for many in (NEAR, FAR - NEAR):
+            ends = list(every.filter(begin).values_list(*order.columns)[many - 1 : many + 1])
+            near = order.up_to(ends[0]) if len(ends) == 2 else Q()
+            rows += rows_of(packets.filter(begin, near), PAGE + 1 - len(rows), reader)
+            if len(rows) > PAGE or not near:
+                break
+            begin = order.after(ends[0])
+        else:
+            end, looked = ends[0], FAR
+            if first:
+                # What was named is shown at once, wherever it is.
+                others = packets.filter(begin, pk__in=wanted.named)
+                rows += rows_of(others, PAGE - len(rows), reader)
+    if len(rows) > PAGE:
+        end = order.of(rows[PAGE - 1])
+    return rows[:PAGE], end, looked
 
 
 @dataclass(frozen=True, slots=True)
@@ -580,8 +611,12 @@ def newcomers(member: Membership, filters: Filters, since: datetime) -> int:
     if filters.scope == "mine":
         packets = mine(packets, member)
     # Without the queue's order: the few newest are found by `packet_new_idx`.
-    packets = filtered(packets, filters, member.tenant_id)
-    return packets.filter(opened_at__gt=since).order_by()[:CAP].count()
+    packets = filters.of_kind(packets).filter(opened_at__gt=since).order_by()
+    if filters.text:
+        if not packets.exists():
+            return 0
+        packets = packets.filter(sought(filters.text, member.tenant_id).condition)
+    return packets[:CAP].count()
 
 
 def no_longer_open(tenant: Tenant, shown: Sequence[uuid.UUID]) -> list[Row]:

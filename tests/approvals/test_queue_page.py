@@ -13,15 +13,15 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 from django.utils import timezone
 
-from approvals import queries
 from approvals.editing import edit_packet
+from approvals.indexing import list_packet
 from approvals.models import Packet
 from approvals.queries import PAGE
 from approvals.states import Verdict
 from approvals.undo import undo_approval
 from portal.models import Membership, Tenant
 from portal.roles import Role
-from runs.models import JobContract, Run
+from runs.models import Run
 from tests.approvals.stages import outward_wants
 from tests.visits import Page, Visitor, address_of, text_of
 from tests.walk import Walk, parked_call
@@ -98,10 +98,13 @@ def more_like(first: Packet, count: int, **changes: Callable[[int], object]) -> 
         for field in Packet._meta.concrete_fields
         if field.attname not in ("id", "public_id", "number", "call_id")
     }
-    return Packet.objects.bulk_create(
+    packets = Packet.objects.bulk_create(
         Packet(**{**values, "number": 100 + at, **{name: of(at) for name, of in changes.items()}})
         for at in range(count)
     )
+    for packet in packets:
+        list_packet(packet)
+    return packets
 
 
 def test_a_long_queue_is_read_page_by_page(walk: Walk) -> None:
@@ -137,46 +140,10 @@ def test_words_and_numbers_narrow_the_list(walk: Walk) -> None:
     Run.objects.filter(pk=publication.run_id).update(number=700_002)
     assert shown(queue_of(visitor, q="700001")) == [one]
     assert shown(queue_of(visitor, q="700 002")) == [other]
-    contract = publication.run.version.contract
-    JobContract.objects.filter(pk=contract.pk).update(name="zebra-stripes")
-    named = Packet.objects.filter(state="open", run__version__contract=contract)
-    found = shown(queue_of(visitor, q="Zebra"))
-    assert sorted(found) == sorted(str(each.public_id) for each in named)
-    assert other in found
+    contract = publication.run.version.contract.name
+    assert sorted(shown(queue_of(visitor, q=contract.upper()))) == sorted([one, other])
     assert shown(queue_of(visitor, q="nothing like this")) == []
     assert "No open packet is like that" in text_of(queue_of(visitor, q="nothing like this"))
-
-
-def test_words_are_found_near_and_far(walk: Walk, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where it is looked for them first changes nothing in what is found."""
-    first = parked_call(walk)
-    more_like(first, 2 * PAGE + 20)
-    visitor = Visitor(walk.cast.ada)
-
-    def pages(follows: str = "after", **wanted: str) -> list[list[str]]:
-        found, after = [], ""
-        while True:
-            page = queue_of(visitor, q="create_issue", **{follows: after}, **wanted)
-            found.append([str(row.public_id) for row in page.context["page"].rows])
-            after = page.context["page"].next_cursor
-            if not after:
-                return found
-
-    monkeypatch.setattr(queries, "NEAR", 10**6)
-    everything = pages()
-    assert [len(page) for page in everything] == [PAGE, PAGE, 21]
-    for near in (3, PAGE, PAGE + 5, 2 * PAGE):
-        monkeypatch.setattr(queries, "NEAR", near)
-        assert pages() == everything
-        assert pages(show="all") == everything
-
-    Packet.objects.update(state="denied", settled_at=timezone.now())
-    monkeypatch.setattr(queries, "NEAR", 10**6)
-    decided = pages("before", show="decided")
-    assert [len(page) for page in decided] == [PAGE, PAGE, 21]
-    for near in (3, PAGE, PAGE + 5, 2 * PAGE):
-        monkeypatch.setattr(queries, "NEAR", near)
-        assert pages("before", show="decided") == decided
 
 
 def test_addresses_that_make_no_sense_show_the_queue(walk: Walk) -> None:
