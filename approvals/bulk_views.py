@@ -40,7 +40,7 @@ def queue_bulk(request: TenantRequest) -> HttpResponse:
         return _table(
             request,
             [each.packet for each in wanted],
-            problem="Denying needs a reason; each agent is told it word for word.",
+            problem="Denying needs a reason; every agent that goes on is told it word for word.",
             comment=comment,
             status=422,
         )

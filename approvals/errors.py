@@ -120,7 +120,10 @@ class NeedsDigest(Refusal):
 class NeedsWords(Refusal):
     code = "approvals.needs_words"
     status = 422
-    text = "Say why: the agent and the audit log get these words. Nothing was decided."
+    text = (
+        "Say why: the audit log gets these words, and the agent if its run goes on. "
+        "Nothing was decided."
+    )
 
 
 class NeedsTyped(Refusal):

@@ -280,3 +280,16 @@ def test_what_the_reader_is_to_it_is_told_while_it_is_open_and_stays_true(walk: 
     walk.decide(packet)  # in another tab
     assert told(ada.get(address_of(packet, "state"), htmx=True)) == [""]
     assert told(ada.get(address_of(packet))) == [""]
+
+
+def test_the_page_says_what_denying_leads_to(walk: Walk) -> None:
+    ada = Visitor(walk.cast.ada)
+    review, call_page = (
+        ada.get(address_of(walk.to_review())),
+        ada.get(address_of(parked_call(walk))),
+    )
+    told, over = "the agent is told it word for word", "needs a reason, and ends the run"
+    assert over in text_of(review)
+    assert told not in text_of(review)
+    assert told in text_of(call_page)
+    assert over not in text_of(call_page)

@@ -127,6 +127,7 @@ def test_the_form_comes_and_goes_with_the_right(walk: Walk, stage: Stage) -> Non
     clean(page)
     # At the form nothing is drawn anew, however often it changes meanwhile.
     comment = page.get_by_label("Comment")
+    view = page.locator('[name="view"]').input_value()
     comment.focus()
     page.keyboard.type("Right ")
     stage.apart(lambda: handed(walk.cast.bo, dee))
@@ -138,6 +139,8 @@ def test_the_form_comes_and_goes_with_the_right(walk: Walk, stage: Stage) -> Non
     comment.blur()
     expect(page.locator("#for option")).to_have_count(2)
     expect(comment).to_have_value("Right title.")
+    # It is still the same reading.
+    expect(page.locator('[name="view"]')).to_have_value(view)
 
     other = Delegation.objects.exclude(pk=made.pk).get()
     stage.apart(lambda: delegation.end(other.pk, member=walk.cast.bo))

@@ -73,9 +73,10 @@ def test_a_row_that_stands_still_says_that_it_changed(
     walk: Walk, stage: Stage, width: int, scheme: str
 ) -> None:
     def asked() -> list[Packet]:
-        outward_wants(walk, '@needs("2")')
+        outward_wants(walk, '@needs("3")')
         return [parked_call(walk) for _ in range(2)]
 
+    dee = walk.cast.member("Dee Third", [Role.REVIEWER])
     packet, other = stage.apart(asked)
     look = {
         "viewport": {"width": width, "height": 844},
@@ -95,6 +96,9 @@ def test_a_row_that_stands_still_says_that_it_changed(
     clean(page)
     row.locator(".row-link").click()
     expect(page.locator("#packet-news")).to_contain_text("Bo Lindqvist approved")
+    # What the packet's own page tells while it is looked at is no news afterwards.
+    stage.apart(lambda: walk.decide(packet, dee))
+    expect(page.locator("#packet-news")).to_contain_text("Dee Third approved")
     page.goto("/t/acme/queue/")
     expect(row).to_be_visible()
     expect(row).not_to_contain_text("since you looked")

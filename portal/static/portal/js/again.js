@@ -13,6 +13,8 @@
   function compare() {
     const bar = document.getElementById("decide"), now = document.getElementById("standing");
     if (!bar || !now || !now.dataset.form || now.dataset.form === bar.dataset.form || busy(bar)) return;
+    // How long it was open and what was on screen goes on.
+    sessionStorage.setItem("redrawn", now.dataset.page);
     // The page that said why an answer was not taken would send that answer again.
     if (document.getElementById("refusal")) location.assign(now.dataset.page);
     else location.reload();

@@ -15,7 +15,9 @@
   const stored = JSON.parse(sessionStorage.getItem(key) || "{}");
   const view = form.querySelector('[name="view"]');
   const here = `/packets/${form.dataset.packet}/`;
-  const goesOn = Boolean(stored.view) && document.referrer.includes(here);
+  const redrawn = (sessionStorage.getItem("redrawn") || "").endsWith(here);
+  sessionStorage.removeItem("redrawn");
+  const goesOn = Boolean(stored.view) && (redrawn || document.referrer.includes(here));
   if (goesOn) view.value = stored.view;
   const began = goesOn ? stored.began : Date.now();
   const seen = new Set(stored.seen || []);

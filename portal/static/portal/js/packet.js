@@ -47,7 +47,7 @@
 
   function needWords(answer) {
     said.textContent = answer === "deny"
-      ? "Denying needs a reason; the agent is told it word for word."
+      ? form.dataset.deny
       : answer === "approve"
         ? "Choose an answer, or write one."
         : "Say what should change; it goes to the agent as its next input.";
