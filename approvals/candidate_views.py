@@ -10,9 +10,9 @@ from urllib.parse import quote, urlencode
 from django.http import HttpResponse
 from django.shortcuts import redirect, render
 from django.urls import reverse
-from django.views.decorators.http import require_GET
+from django.views.decorators.http import require_GET, require_POST
 
-from approvals import queries, reviewing
+from approvals import queries, reviewing, seen
 from approvals.access import access_candidate
 from approvals.changes import Change, LeftOut
 from approvals.contents import Contents
@@ -39,6 +39,7 @@ def review_context(request: TenantRequest, candidate: Candidate) -> dict[str, An
         "totals": review.diff.totals(),
         "tree": reviewing.tree_of(part.head for part in review.parts),
         "around": candidate.content_packs.exists(),
+        "seen": seen.seen_of(candidate, review.diff.changes, request.membership),
     }
 
 
@@ -98,11 +99,26 @@ def candidate_file(request: TenantRequest, public_id: uuid.UUID, index: int) -> 
         "head": view.head,
         "options": options,
         "around": len(contents) > 0,
+        "seen": seen.seen_of(found, diff.changes, request.membership),
     }
     if request.htmx:
         name = "approvals/_file_rows.html" if view.start else "approvals/_file.html"
         return render(request, name, context)
     return render(request, "approvals/file.html", context)
+
+
+@require_POST
+@tenant_view(Permission.VIEW)
+def candidate_seen(request: TenantRequest, public_id: uuid.UUID, index: int) -> HttpResponse:
+    """This person saw a file, or takes that back; nobody else is told."""
+    found = access_candidate(request.membership, public_id)
+    seen.tick(found, index, request.membership, seen=request.POST.get("seen") == "1")
+    if request.htmx:
+        changes = reviewing.diff_of(found).changes
+        context = {"seen": seen.seen_of(found, changes, request.membership), "swap": True}
+        return render(request, "approvals/_seen_meter.html", context)
+    address = reverse("approvals:candidate", args=[request.tenant.slug, public_id])
+    return redirect(f"{address}#file-{index}")
 
 
 @require_GET

@@ -132,6 +132,21 @@ class ContentPack(models.Model):
     created_at = models.DateTimeField(auto_now_add=True)
 
 
+class SeenFile(models.Model):
+    """One person ticked one file of a run's candidates as seen; see `approvals.seen`."""
+
+    tenant = models.ForeignKey(Tenant, models.PROTECT, related_name="+")
+    run = models.ForeignKey(Run, models.PROTECT, related_name="+")
+    person = models.ForeignKey(settings.AUTH_USER_MODEL, models.CASCADE, related_name="+")
+    content = models.CharField(max_length=64)
+    at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(name="seen_file_once", fields=["run", "person", "content"]),
+        ]
+
+
 class Receipt(models.Model):
     """The record of one check of one candidate; its input digest names what it judged."""
 

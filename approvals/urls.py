@@ -76,6 +76,11 @@ urlpatterns: list[URLPattern | URLResolver] = [
         candidate_views.candidate_around,
         name="candidate_around",
     ),
+    path(
+        f"{_CANDIDATE}files/<int:index>/seen/",
+        candidate_views.candidate_seen,
+        name="candidate_seen",
+    ),
     path(f"{_CANDIDATE}patch/", candidate_views.candidate_patch, name="candidate_patch"),
     path(f"{_CANDIDATE}tray/<int:index>/", candidate_views.candidate_tray, name="candidate_tray"),
     path(

@@ -124,6 +124,7 @@ ADDRESSES: Mapping[str, Entry] = {
     "approvals:candidate_files": Entry(EVERYBODY, 302, 405),
     "approvals:candidate_file": PAGE,
     "approvals:candidate_line": PAGE,
+    "approvals:candidate_seen": Entry(EVERYBODY, 405, 302),
     "approvals:candidate_around": Entry(EVERYBODY, 302, 405),
     "approvals:candidate_patch": PAGE,
     "approvals:candidate_tray": PAGE,

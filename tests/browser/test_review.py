@@ -76,3 +76,22 @@ def test_keys_go_from_change_to_change_and_from_file_to_file(walk: Walk, stage: 
     expect(
         page.get_by_text("Lines that differ only in blanks are drawn as unchanged.")
     ).to_be_visible()
+
+
+def test_a_file_is_ticked_by_key_and_the_tick_outlives_the_tab(walk: Walk, stage: Stage) -> None:
+    candidate = stage.apart(lambda: candidate_of_long(walk))
+    at = index_of(candidate, "long.txt")
+    page = stage.page(walk.cast.ada, where(candidate), viewport={"width": 1280, "height": 300})
+    page.keyboard.press("]")
+    page.keyboard.press("v")
+    expect(page.locator("#seen-meter")).to_have_text("1 of 3 files seen")
+    expect(page.locator(f"[data-tree='{at}']")).to_have_class("is-seen")
+    clean(page)
+    again = stage.page(walk.cast.ada, where(candidate))
+    expect(again.get_by_role("checkbox", name="Seen long.txt")).to_be_checked()
+
+    # What the portal did not hear is not shown as remembered.
+    again.route("**/seen/", lambda route: route.abort())
+    again.get_by_role("checkbox", name="Seen long.txt").click()
+    expect(again.get_by_role("checkbox", name="Seen long.txt")).to_be_checked()
+    expect(again.locator(f"[data-tree='{at}']")).to_have_class("is-seen")

@@ -117,6 +117,12 @@
     w: () => follow("blanks"),
     n: () => walk(".diff tr.hunk, .diff tr:is(.add, .rem):not(:is(.add, .rem) + tr)", 1),
     p: () => walk(".diff tr.hunk, .diff tr:is(.add, .rem):not(:is(.add, .rem) + tr)", -1),
+    v: () => {
+      const at = [...document.querySelectorAll("article.file")].findLast((each) => each.getBoundingClientRect().top <= LINE + 1);
+      const box = (at || document).querySelector("[data-seen-file]");
+      if (box) box.click();
+      return Boolean(box);
+    },
     "]": () => walk("article.file", 1),
     "[": () => walk("article.file", -1),
     "/": () => Boolean(press('input[type="search"]')),

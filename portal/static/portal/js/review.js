@@ -1,5 +1,5 @@
-// The diff: which files this reader has ticked as seen, remembered by the candidate's digest for as
-// long as this browser tab lives. A help for reading, not a part of the decision.
+// The diff: the list of files, filtered, and which of them this reader has ticked as seen. A help for
+// reading, not a part of the decision.
 (() => {
   "use strict";
 
@@ -21,32 +21,19 @@
     });
   }
 
-  const meter = document.querySelector("[data-seen]");
-  if (!meter) return;
-  const key = `seen:${meter.dataset.seen}`;
-  const read = () => new Set(JSON.parse(sessionStorage.getItem(key) || "[]"));
-
-  function draw() {
-    const seen = read();
-    document.querySelectorAll("[data-seen-box]").forEach((label) => {
-      label.hidden = false;
-      const box = label.querySelector("input");
-      box.checked = seen.has(box.dataset.file);
-    });
-    const bar = meter.querySelector("progress");
-    bar.value = seen.size;
-    meter.querySelector("[data-seen-words]").textContent = `${seen.size} of ${bar.max} files seen`;
-    meter.hidden = false;
-  }
-
+  // What was ticked is the portal's to remember; the list of files says so at once.
+  const linkOf = (box) => document.querySelector(`[data-tree="${box.dataset.seenFile}"]`);
+  const draw = (box) => linkOf(box)?.classList.toggle("is-seen", box.checked);
   document.addEventListener("change", (event) => {
-    if (!event.target.matches("[data-seen-box] input")) return;
-    const seen = read();
-    if (event.target.checked) seen.add(event.target.dataset.file);
-    else seen.delete(event.target.dataset.file);
-    sessionStorage.setItem(key, JSON.stringify([...seen]));
-    draw();
+    if (event.target.matches("[data-seen-file]")) draw(event.target);
   });
-  document.body.addEventListener("htmx:afterSettle", draw);
-  draw();
+  // Not heard is not remembered.
+  for (const lost of ["htmx:responseError", "htmx:sendError"]) {
+    document.body.addEventListener(lost, (event) => {
+      const box = event.detail.elt;
+      if (!box.matches("[data-seen-file]")) return;
+      box.checked = !box.checked;
+      draw(box);
+    });
+  }
 })();
