@@ -49,7 +49,10 @@ AREAS: dict[str, tuple[str, ...]] = {
 TESTS = (
     *(
         f"tests/core/test_{each}.py"
-        for each in ("seal", "quorum", "times", "canonical", "carry", "policy", "arguments")
+        for each in (
+            *("seal", "quorum", "demands", "times", "tally", "canonical", "carry", "policy"),
+            "arguments",
+        )
     ),
     *(
         f"tests/approvals/test_{each}.py"
