@@ -10,6 +10,7 @@ import tomllib
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -92,7 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--tests", action="append", help="where the tests are")
     parser.add_argument("--json", type=Path, help="write what became of each mutant")
     parser.add_argument("--again", type=Path, help="only what it says survived, or was slow")
-    parser.add_argument("--budget", type=float, default=60.0, help="seconds of tests for a mutant")
+    parser.add_argument("--budget", type=float, default=60.0, help="seconds of tests for each")
     parser.add_argument("--least", type=float, default=20.0, help="seconds a mutant always gets")
     parser.add_argument("--covered", type=Path, help="keep the map of lines here, and use it again")
     asked = parser.parse_args(arguments)
@@ -155,16 +156,34 @@ class Chosen:
         assert isinstance(told, Told)
         if told.fate in ("survived", "uncovered") and told.mutant.name not in equivalents():
             print(f"{told.fate:9} {told.mutant.name} (line {told.mutant.line})", flush=True)
+        self._written()
+
+    def _rows(self) -> list[tuple[Any, str]]:
+        """What became of each so far, and the word for it: one with an argument is equivalent."""
+        known = equivalents()
+        rows: list[tuple[Any, str]] = []
+        for told in self.session.told if self.session is not None else ():
+            missed = told.fate in ("survived", "uncovered") and told.mutant.name in known
+            rows.append((told, "equivalent" if missed else told.fate))
+        return rows
+
+    def _written(self) -> None:
+        """The file, as far as it goes: whoever stops a long run keeps what was found."""
+        if self._asked.json:
+            known = equivalents()
+            data = [
+                {
+                    **{"mutant": told.mutant.name, "line": told.mutant.line, "fate": fate},
+                    **{"by": told.by, "words": told.words, "tests": told.tests},
+                    "why": known.get(told.mutant.name, ""),
+                }
+                for told, fate in self._rows()
+            ]
+            self._asked.json.write_text(json.dumps(data, indent=1, ensure_ascii=False))
 
     def ended(self) -> int:
-        """The table, the file, and the exit status."""
-        assert self.session is not None
-        known, rows = equivalents(), []
-        for told in self.session.told:
-            fate = told.fate
-            if fate in ("survived", "uncovered") and told.mutant.name in known:
-                fate = "equivalent"  # type: ignore[assignment]
-            rows.append((told, str(fate)))
+        """The table, and the exit status."""
+        rows = self._rows()
         fates = ("killed", "timeout", "equivalent", "survived", "uncovered")
         print(f"{'module':28}{'mutants':>9}" + "".join(f"{each:>12}" for each in fates))
         modules = list(dict.fromkeys(told.mutant.module for told, _ in rows))
@@ -174,15 +193,6 @@ class Chosen:
             )
             line = "".join(f"{count[each]:>12}" for each in fates)
             print(f"{module or 'all':28}{count.total():>9}{line}")
-        if self._asked.json:
-            data = [
-                {
-                    **{"mutant": told.mutant.name, "line": told.mutant.line, "fate": fate},
-                    **{"by": told.by, "tests": told.tests, "why": known.get(told.mutant.name, "")},
-                }
-                for told, fate in rows
-            ]
-            self._asked.json.write_text(json.dumps(data, indent=1, ensure_ascii=False))
         return int(any(fate in ("survived", "uncovered") for _, fate in rows))
 
 

@@ -10,8 +10,10 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import hashlib
+import math
 import os
 import pickle
+import resource
 import signal
 import sqlite3
 import sys
@@ -35,7 +37,12 @@ NOT_HERE = ("bubblewrap", "docker", "browser", "postgres", "package_index")
 """Marks of tests that need more than this process: processes of their own would have no fault."""
 
 PATIENCE = 6.0
-"""A mutant may take so many times what its tests take without it, and `Session.least` more."""
+"""A mutant may take so many times what its tests take without it, and `Session.least` more.
+
+That is time of the processor: a busy machine makes no test slower.
+"""
+LONGER = 20
+"""So many times as long it may wait, for others that use the processor or for what never comes."""
 
 ENOUGH = 200
 """Calls of one function by one test whose lines are looked at."""
@@ -60,6 +67,7 @@ class Told:
     fate: Fate
     by: str = ""
     tests: int = 0
+    words: str = ""
 
 
 @dataclass
@@ -161,7 +169,7 @@ class Session:
                 os.write(SAID, f"lines of {at} of {len(items)} tests\n".encode())
             passed.clear()
             often.clear()
-            began = time.monotonic()
+            began = time.process_time()
             threading.settrace(calls)
             sys.settrace(calls)
             try:
@@ -174,7 +182,7 @@ class Session:
                     raise pytest.UsageError(f"{item.nodeid} fails in a fork without a fault.")
                 os.write(SAID, f"left out, it fails without a fault: {item.nodeid}\n".encode())
                 continue
-            took = time.monotonic() - began
+            took = time.process_time() - began
             own = {self.files[name]: frozenset(each) for name, each in passed.items()}
             yield item.nodeid, Covered(own, took)
 
@@ -192,44 +200,50 @@ class Session:
         late = {name: at for at, name in enumerate(self._killers[-12:])}
         order = sorted(through, key=lambda name: (-late.get(name, -1), through[name]))
         order, seconds = _within(order, through, self.budget)
-        killer = _forked_until(
+        failed = _forked_until(
             lambda: self._failing(mutant, order), self.least + PATIENCE * seconds
         )
-        if killer is None:
+        if failed is None:
             return Told(mutant, "timeout", tests=len(order))
+        killer, words = failed
         if not killer:
             return Told(mutant, "survived", tests=len(order))
         if killer not in self._proven:
             # It may fail after those before it, or by itself in a fork, whatever the fault.
             before = order[: order.index(killer) + 1]
             patience = self.least + PATIENCE * sum(through[each] for each in before)
-            if _forked_until(lambda: self._failing(None, before), patience) != "":
-                os.write(SAID, f"left out, it fails without a fault: {killer}\n".encode())
-                del covered[killer]
+            anyway = _forked_until(lambda: self._failing(None, before), patience)
+            if anyway is None or anyway[0]:
+                unfit, why = anyway or (killer, "it does not end")
+                os.write(SAID, f"left out, it fails without a fault: {unfit}: {why}\n".encode())
+                del covered[unfit]
                 return self._tried(mutant, covered)
             self._proven.add(killer)
         if killer in self._killers:
             self._killers.remove(killer)
         self._killers.append(killer)
-        return Told(mutant, "killed", killer, len(order))
+        return Told(mutant, "killed", killer, len(order), words)
 
-    def _failing(self, mutant: Mutant | None, order: Sequence[str]) -> str:
-        """The first test that fails with the fault, or nothing."""
+    def _failing(self, mutant: Mutant | None, order: Sequence[str]) -> tuple[str, str]:
+        """The first test that fails with the fault, and in which words; or nothing."""
         if mutant is not None:
             mutant.install()
         items = [self._items[name] for name in order]
         for item, after in zip(items, [*items[1:], items[0]], strict=True):
-            if any(each.failed for each in runtestprotocol(item, log=False, nextitem=after)):
-                return item.nodeid
-        return ""
-
-
-def _text_digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+            for report in runtestprotocol(item, log=False, nextitem=after):
+                if report.failed:
+                    crash = getattr(report.longrepr, "reprcrash", None)
+                    words = str(crash.message if crash else report.longrepr)
+                    return item.nodeid, " ".join(words.split())[:200]
+        return "", ""
 
 
 def _on_postgres(item: pytest.Item) -> bool:
     return "postgres" in item.nodeid.rpartition("[")[2]
+
+
+def _text_digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _within(
@@ -283,7 +297,7 @@ def _forked(work: Callable[[], Any], seconds: float) -> dict[str, Any]:
 
 
 def _forked_until(work: Callable[[], Any], seconds: float) -> Any:
-    """What `work` returns in a fork; None if it takes longer, or the fork dies of the fault."""
+    """What `work` returns in a fork; None if it takes more time, or the fork dies of the fault."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -291,8 +305,10 @@ def _forked_until(work: Callable[[], Any], seconds: float) -> Any:
         try:
             os.close(reading)
             os.setpgid(0, 0)
+            limit = math.ceil(seconds)
+            resource.setrlimit(resource.RLIMIT_CPU, (limit, limit))
             # Nothing of it outlives the process that waits for it.
-            signal.alarm(int(seconds) + 5)
+            signal.alarm(LONGER * limit + 5)
             faulthandler.disable()
             quiet = os.open(os.devnull, os.O_WRONLY)
             os.dup2(quiet, 1)
@@ -306,7 +322,7 @@ def _forked_until(work: Callable[[], Any], seconds: float) -> Any:
             os._exit(status)
     os.close(writing)
     try:
-        return _awaited(child, reading, seconds)
+        return _awaited(child, reading, LONGER * seconds)
     finally:
         os.close(reading)
         with contextlib.suppress(ProcessLookupError):
