@@ -18,6 +18,7 @@ from approvals.counting import (
     needed_permission,
     quorum_of,
     routes_of,
+    seats_of,
     still_asked,
     voters_by_packet,
     voters_of,
@@ -121,10 +122,15 @@ def test_a_member_counts_as_their_groups_and_roles_and_a_machine_as_nothing(cast
 
 def test_the_people_of_a_tenant_who_could_approve_ask_and_sign(cast: Cast) -> None:
     security = grouped(cast.acme, "security", cast.ada, cast.mona)
+    grouped(cast.globex, "owners", cast.member("Ada Obi", [Role.REVIEWER], tenant=cast.globex))
     gone = cast.member("Gus Gone", [Role.REVIEWER])
     User.objects.filter(pk=gone.user_id).update(is_active=False)
     of_a_machine = cast.member("Rob Robot", [Role.OPERATOR])
     User.objects.filter(pk=of_a_machine.user_id).update(is_machine=True, owner=cast.vic.user)
+    # Two of one name, and who joined first is the younger account.
+    older, younger = (User.objects.create_user(f"abe{n}@example.com", "Abe First") for n in "12")
+    for each in (younger, older):
+        Membership.objects.create(tenant=cast.acme, user=each, roles=["admin"])
     # An owner says something of machines alone.
     User.objects.filter(pk=cast.olu.user_id).update(owner=cast.max.user)
     for member in (cast.ada, cast.eve):
@@ -133,11 +139,11 @@ def test_the_people_of_a_tenant_who_could_approve_ask_and_sign(cast: Cast) -> No
     people = People.of(cast.acme)
 
     ada, bo, adm = cast.ada.user_id, cast.bo.user_id, cast.max.user_id
-    assert people.names == {ada: "Ada Obi", bo: "Bo Lindqvist", adm: "Max Weber"} | {
-        each.user_id: each.user.name
-        for each in (cast.olu, cast.aud, cast.vic)
-        if each.user_id in people.names
-    }
+    # Whoever may approve nothing is none of them.
+    assert list(people.names.items()) == [
+        *((younger.pk, "Abe First"), (older.pk, "Abe First")),
+        *((ada, "Ada Obi"), (bo, "Bo Lindqvist"), (adm, "Max Weber")),
+    ]
     assert people.routes[ada] == [f"group:{security.pk}", "role:reviewer", "role:publisher"]
     assert people.routes[bo] == ["role:reviewer", "role:publisher"]
     assert set(people.granted) == set(people.names) == set(people.routes)
@@ -232,8 +238,20 @@ def test_an_approval_in_anothers_name_fills_the_place_of_whose_right_it_is(walk:
     # Whoever acts need not hold the very right that they were handed.
     Membership.objects.filter(pk=cast.ada.pk).update(roles=["publisher"])
     assert counted() == theirs
+    # What somebody is in another tenant says nothing here.
+    elsewhere = cast.member("Bo Lindqvist", [Role.REVIEWER], tenant=cast.globex)
+    grouped(cast.globex, "owners", elsewhere)
+    assert counted() == theirs
     cast.bo.delete()
     assert counted() == {}
+
+
+def test_approvals_of_one_moment_count_in_the_order_in_which_they_came(walk: Walk) -> None:
+    packet, other = parked_call(walk), parked_call(walk)
+    approval(packet, walk.cast.bo)
+    approval(packet, walk.cast.ada)
+    approval(other, walk.cast.ada)
+    assert list(voters_of(packet)) == [walk.cast.bo.user_id, walk.cast.ada.user_id]
 
 
 def test_a_declared_tenant_of_one_person_counts_its_own(walk: Walk) -> None:
@@ -260,6 +278,17 @@ def test_of_the_only_approval_nothing_more_is_read(walk: Walk) -> None:
     # Where it matters who is in which group, the rows say it.
     packet.page["gate"]["stages"] = [{"route": "group:1", "name": "Security", "people": 1}]
     assert list(voters_with(packet, [own], cast.ada)) == [cast.ada.user_id, cleo.user_id]
+
+
+def test_evidence_names_who_fills_which_stage_and_nothing_without_stages(walk: Walk) -> None:
+    cast, packet = walk.cast, parked_call(walk)
+    security = grouped(cast.acme, "security", cast.bo)
+    approval(packet, cast.ada)
+    approval(packet, cast.bo)
+    assert seats_of(packet) == {}
+    route = f"group:{security.pk}"
+    packet.page["gate"]["stages"] = [{"route": route, "name": "Security", "people": 1}]
+    assert seats_of(packet) == {"stages": [[cast.bo.user_id, route]]}
 
 
 def test_who_can_still_approve_an_open_packet(walk: Walk) -> None:

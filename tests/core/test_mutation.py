@@ -29,7 +29,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[int, str, dict[str, s
         cwd=settings.BASE_DIR,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=False,
     )
     assert report.exists(), done.stdout + done.stderr

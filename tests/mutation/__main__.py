@@ -68,9 +68,10 @@ TESTS = (
                 "passkey_decisions",
             ),
             *("groups", "reminding", "carrying", "closing", "delegation", "tally", "canaries"),
+            "counting",
         )
     ),
-    *(f"tests/invariants/test_{each}.py" for each in ("binding", "closed", "who_counts")),
+    *(f"tests/invariants/test_{each}.py" for each in ("binding", "closed", "who_counts", "rows")),
     *(f"tests/acceptance/test_{each}.py" for each in ("binding", "identity", "time")),
     "tests/runs/test_resuming.py",
 )
