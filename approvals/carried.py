@@ -26,6 +26,17 @@ def ancestors(packet: Packet) -> Iterator[Packet]:
         before = before.supersedes
 
 
+def replaced(packet: Packet) -> Iterator[Packet]:
+    """Those of them that nobody decided: each was superseded by the next, and the last by this one.
+
+    What was approved, even in vain, ends it: the votes before it are spent.
+    """
+    for before in ancestors(packet):
+        if before.state != PacketState.SUPERSEDED:
+            return
+        yield before
+
+
 def why_not_carried(source: Decision, packet: Packet) -> str:
     """Why a vote says nothing about `packet`, as the end of a sentence; empty if it does."""
     before = source.packet
@@ -39,7 +50,7 @@ def why_not_carried(source: Decision, packet: Packet) -> str:
         return f"a passkey signed the digest of packet {before.number}, not this one"
     if before.state != PacketState.SUPERSEDED or source.round != before.round:
         return f"packet {before.number} was not superseded with it"
-    if all(each.pk != before.pk for each in ancestors(packet)):
+    if all(each.pk != before.pk for each in replaced(packet)):
         return f"this packet did not take the place of packet {before.number}"
     if seal.fault(before.page, before.digest) or source.digest != before.digest:
         return f"it was not given on the page of packet {before.number}"

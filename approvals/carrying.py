@@ -5,6 +5,7 @@ same canonical content (`approvals.carry`). It is a decision of its own that nam
 repeats, and it keeps the digest that its person read. Never carried are:
 
 - votes on a packet that ended in another way than superseded: somebody decided, or time did;
+- votes from before such a packet: they were spent on it, even where it was approved in vain;
 - votes of an earlier round: the approval that they were was undone;
 - signed votes: what a passkey signed names the other digest and packet, so it does not bind;
 - votes in another's name: what was handed over may be over, or be for other packets;
@@ -18,7 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from approvals import carry, signing
-from approvals.carried import ancestors, why_not_carried
+from approvals.carried import ancestors, replaced, why_not_carried
 from approvals.counting import People, quorum_of
 from approvals.models import Candidate, Decision, Packet
 from approvals.patch import PatchRefused, parse_patch
@@ -40,8 +41,8 @@ class Void:
 def carry_votes(packet: Packet, run: Run) -> list[Decision]:
     """Carry votes to a packet that was opened just now, in the caller's transaction."""
     found: dict[int, Decision] = {}
-    for before in ancestors(packet):
-        if before.state == PacketState.SUPERSEDED and carry.same(before.page, packet.page):
+    for before in replaced(packet):
+        if carry.same(before.page, packet.page):
             for vote in _given(before):
                 found.setdefault(vote.person_id, vote)
     if not found:
@@ -165,8 +166,11 @@ def why_void(before: Packet, after: Packet, *, diffs: bool = True) -> str:
     parts = carry.differences(before.page, after.page, hunks)
     if parts:
         return carry.in_one(parts)
-    if before.state != PacketState.SUPERSEDED:
-        return f"packet {before.number} ended: {before.state.replace('_', ' ')}"
+    for each in ancestors(after):
+        if each.state != PacketState.SUPERSEDED:
+            return f"packet {each.number} ended: {each.state.replace('_', ' ')}"
+        if each.pk == before.pk:
+            break
     if signing.is_demanded(after):
         return f"passkeys signed the digest of packet {before.number}, and this is another one"
     if not carry.same(before.page, after.page):

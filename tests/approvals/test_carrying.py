@@ -467,3 +467,39 @@ def test_what_policy_asks_again_says_what_changed(walk: Walk) -> None:
     assert f"policy {packet.page['policy']['version']} became {version.number}" in (
         void_votes(second)[0].why
     )
+
+
+def test_a_vote_that_was_spent_on_an_approval_does_not_come_back(
+    walk: Walk, cleo: Membership, dee: Membership
+) -> None:
+    """Carried over, it was one of those that approved; that was in vain, and people look anew."""
+    in_force(walk, rule('@needs("2")'))
+    again = [call("again", "create_issue", title=FIRST["title"])]
+    asking = [[call("file", "create_issue", title=FIRST["title"])], again, *REPAIR[1:]]
+    first = walk.to_call(asking)
+    walk.decide(first, cleo)
+    third = there_and_back(walk, first)
+    walk.decide(third, dee)
+    late = timezone.now() - timedelta(seconds=1)
+    Packet.objects.filter(pk=third.pk).update(usable_until=late)
+    walk.drain()
+    assert walk.tracker.requests == []
+    fourth = walk.open_packet(first.run)
+    assert fourth.supersedes == third
+    assert not fourth.decisions.exists()
+    ended = f"packet {third.number} ended: approved"
+    assert [(void.packet, void.why) for void in void_votes(fourth)] == [
+        (third, ended),
+        (first, ended),
+    ]
+    Decision.objects.create(
+        tenant=fourth.tenant,
+        packet=fourth,
+        person=cleo.user,
+        verdict=Verdict.APPROVE.value,
+        digest=first.digest,
+        carried_from=Decision.objects.get(packet=first),
+        decided_at=timezone.now(),
+    )
+    [(_, why)] = carried.faults(fourth)
+    assert why == f"this packet did not take the place of packet {first.number}"
