@@ -88,17 +88,20 @@ def takers_for(member: Membership) -> list[Membership]:
 # --- Changes ----------------------------------------------------------------------------------
 
 
-def _locked(member: Membership) -> None:
+def _present(member: Membership) -> Membership:
+    """The member as it is now, with the tenant locked. Raises `NotFound` for one who is gone."""
     Tenant.objects.select_for_update().only("pk").get(pk=member.tenant_id)
+    members = Membership.objects.select_related("user", "tenant")
+    present = members.filter(pk=member.pk, user__is_active=True).first()
+    if present is None:
+        raise NotFound
+    return present
 
 
 @transaction.atomic(durable=True)
 def hand_over(wanted: Wanted, *, member: Membership) -> Delegation:
     """Let another member decide in this one's name. Raises `CannotHandOver`, `BadInput`."""
-    _locked(member)
-    giver = Membership.objects.select_related("user", "tenant").filter(pk=member.pk).first()
-    if giver is None:
-        raise NotFound
+    giver = _present(member)
     if not may_decide_at_all(giver):
         raise CannotHandOver(reason="Your roles answer nothing, so there is no right to give.")
     taker = next((each for each in takers_for(giver) if each.pk == wanted.taker), None)
@@ -143,7 +146,7 @@ def hand_over(wanted: Wanted, *, member: Membership) -> Delegation:
 @transaction.atomic(durable=True)
 def end(delegation_id: int, *, member: Membership) -> Delegation:
     """End it at once. Whoever gave it, whoever has it, or an admin may. Safe to repeat."""
-    _locked(member)
+    present = _present(member)
     found = (
         Delegation.objects.select_related("giver__user", "taker__user", "tenant")
         .filter(tenant=member.tenant, pk=delegation_id)
@@ -151,11 +154,11 @@ def end(delegation_id: int, *, member: Membership) -> Delegation:
     )
     if found is None:
         raise NotFound
-    own = member.user_id in (found.giver.user_id, found.taker.user_id)
-    if not own and not member.may(Permission.MANAGE):
+    own = present.user_id in (found.giver.user_id, found.taker.user_id)
+    if not own and not present.may(Permission.MANAGE):
         raise NotAllowed(permission=Permission.MANAGE.value)
     if found.ended_at is None:
-        _end(found, member.user, "ended")
+        _end(found, present.user, "ended")
     return found
 
 

@@ -113,6 +113,21 @@ def changed(line: bytes, **facts: object) -> bytes:
     return framed(kind, said | facts)
 
 
+def test_whoever_was_switched_off_or_lost_a_role_meanwhile_changes_nothing(walk: Walk) -> None:
+    """The page was open before; what is true when it is saved counts."""
+    cast = walk.cast
+    made = handed(cast.bo, cast.ada)
+    Membership.objects.filter(pk=cast.max.pk).update(roles=[Role.VIEWER])
+    with pytest.raises(NotAllowed):
+        delegation.end(made.pk, member=cast.max)
+    User.objects.filter(pk=cast.ada.user_id).update(is_active=False)
+    with pytest.raises(NotFound):
+        handed(cast.ada, cast.bo)
+    with pytest.raises(NotFound):
+        delegation.end(made.pk, member=cast.ada)
+    assert Delegation.objects.get().ended_at is None
+
+
 def test_a_delegate_acts_with_the_givers_right_and_no_other(walk: Walk) -> None:
     """Bo publishes; Ria only reviews. In Bo's name she lets out, and only there."""
     cast = walk.cast
