@@ -136,6 +136,7 @@ def _settle(public_id: uuid.UUID, answer: Answer, *, member: Membership) -> Pack
 
 
 def _answer(run: Run, packet: Packet, answer: Answer, present: Membership) -> None:
+    read_at = packet.tenant.audit_seq
     holder = delegation.holder_of(packet, present, answer.behalf) if answer.behalf else present
     _may_decide(packet, answer, present, holder)
     votes = _VOTES.all(packet=packet.pk, round=packet.round)
@@ -152,7 +153,7 @@ def _answer(run: Run, packet: Packet, answer: Answer, present: Membership) -> No
         # Before anything of the tenant is locked, as a line of its log does: whoever removes the
         # key locks it in this order.
         signature = signing.signature_of(packet, answer.passkey, present.user, answer.behalf)
-    escalate(packet, run, now)
+    widened = escalate(packet, run, now)
     if answer.verdict is Verdict.APPROVE:
         _counts(packet, holder)
         demand_allowed(packet, run)
@@ -208,7 +209,7 @@ def _answer(run: Run, packet: Packet, answer: Answer, present: Membership) -> No
             )
         ],
     )
-    audit.record(
+    line = audit.record(
         f"packet.{_WORDS[answer.verdict]}",
         tenant=packet.tenant,
         subject=packet,
@@ -227,6 +228,8 @@ def _answer(run: Run, packet: Packet, answer: Answer, present: Membership) -> No
         **({"signature": digest(signature)} if signature else {}),
         **({"key": signatures.key_of(signature)} if signature else {}),
     )
+    if line.seq - read_at > 1 + widened:
+        _demand_as_read(packet, answer, present, holder)
     if state is PacketState.APPROVED and (hold := hold_of(packet.page["gate"])):
         begin_hold(packet, run, now + timedelta(seconds=hold))
     elif state is not PacketState.OPEN:
@@ -269,6 +272,25 @@ _PRESENT = statements.Query(
         tenant=given("tenant", Tenant), user=given("user", User), user__is_active=True
     )
 )
+
+
+def _demand_as_read(
+    packet: Packet, answer: Answer, present: Membership, holder: Membership
+) -> None:
+    """Raise unless those who answer may still do so, and as what this answer was counted.
+
+    For an answer whose line is written, which locks the tenant, and that stands behind lines which
+    were not there when the packet was read. Roles change under that lock, each with a line of its
+    own: so where no line came between, nothing did, and behind a line that takes a role away no
+    answer stands that took it.
+    """
+    fresh = still_member(present)
+    named = delegation.holder_of(packet, fresh, answer.behalf) if answer.behalf else fresh
+    packet.tenant.one_person = fresh.tenant.one_person
+    _may_decide(packet, answer, fresh, named)
+    _four_eyes(packet, answer, fresh, named)
+    if (fresh.roles, named.roles) != (present.roles, holder.roles):
+        raise errors.RolesChanged(number=packet.number)
 
 
 def _counts(packet: Packet, member: Membership) -> None:

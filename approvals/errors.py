@@ -209,6 +209,14 @@ class CountsForNothing(Refusal):
     )
 
 
+class RolesChanged(Refusal):
+    code = "approvals.roles_changed"
+    text = (
+        "Roles changed while packet {number} was being answered. Nothing was decided. Reload, and "
+        "decide again."
+    )
+
+
 class RunOver(Refusal):
     code = "approvals.run_over"
     text = "Run {number} is {state}, so packet {packet} is cancelled. Nothing was decided."
