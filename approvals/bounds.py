@@ -69,6 +69,19 @@ def _round_told(packet: Packet) -> int:
     return 1 if last is None else int(last)
 
 
+def _released_at(packet: Packet) -> datetime | None:
+    """When its hold ended and it took effect, by the events of its run; None if it did not."""
+    ends = Event.objects.filter(
+        run=packet.run_id, kind="packet.released", facts__packet=packet.number
+    )
+    found = ends.order_by("-seq").values_list("facts__moment", "at").first()
+    if found is None:
+        return None
+    # Events from before the moment was told are as late as their line.
+    told, at = found
+    return at if told is None else datetime.fromisoformat(told)
+
+
 def held_until(packet: Packet, last: datetime) -> datetime:
     """When the hold after the `last` vote is over, and never sooner than the page says."""
     sealed = last + timedelta(seconds=hold_of(packet.page["gate"]))
@@ -114,13 +127,15 @@ def shortfall(packet: Packet) -> str:
     settled = packet.settled_at  # none: then it is not approved yet, which is another reason
     if settled is not None and settled < held_until(packet, last):
         return "its hold was not over"
+    if hold_of(packet.page["gate"]) and _released_at(packet) is None:
+        return "its hold did not end with an approval"
     return ""
 
 
 def approved_at(packet: Packet, settled: datetime) -> datetime:
     """When an approval took effect: with its last answer, or after the hold that followed."""
     if hold_of(packet.page["gate"]):
-        return settled
+        return min(settled, _released_at(packet) or settled)
     given = packet.votes().filter(verdict=Verdict.APPROVE).order_by("-decided_at")
     last = given.values_list("decided_at", flat=True).first()
     return settled if last is None else min(settled, last)

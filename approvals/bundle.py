@@ -18,7 +18,7 @@ from django.utils import timezone
 from approvals.bundle_form import END_TYPE, VERSION, details_of, framed
 from approvals.carried import ancestors
 from approvals.checking import receipt_body
-from approvals.models import Candidate, Decision, Packet, Publication, Receipt
+from approvals.models import Candidate, Decision, Delegation, Packet, Publication, Receipt
 from portal import audit, dsse
 from portal.errors import NotFound
 from portal.evidence import GENESIS
@@ -148,11 +148,14 @@ def _bounds(entries: QuerySet[AuditEntry], end: int) -> tuple[int, int]:
 
 
 def _subjects(packet: Packet) -> frozenset[str]:
-    """What lines that concern a packet are about: itself, its candidate, what became of it, and
-    the packets whose place it took."""
+    """What lines that concern a packet are about: itself, its candidate, what became of it, the
+    packets whose place it took, and the rights that were used for others who answered it."""
     names = {f"packet:{each.pk}" for each in (packet, *ancestors(packet))}
     if packet.candidate_id is not None:
         names.add(f"candidate:{packet.candidate_id}")
+    for vote in packet.decisions.exclude(on_behalf_of=None):
+        rights = Delegation.objects.filter(giver__user=vote.on_behalf_of, taker__user=vote.person)
+        names |= {f"delegation:{each.pk}" for each in rights.filter(tenant=packet.tenant_id)}
     made = Publication.objects.filter(packet=packet).values_list("pk", flat=True)
     return frozenset(names | {f"publication:{pk}" for pk in made})
 

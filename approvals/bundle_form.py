@@ -35,6 +35,10 @@ UNDECIDED = frozenset(
 AGAIN = frozenset({"packet.undone", "packet.hold_ended"})
 # What it says of an approval that was held and then took effect.
 RELEASED = "packet.released"
+# What it says of an approval that is held from now on, and of others who may stand in.
+HELD, ESCALATED = "packet.held", "packet.escalated"
+# What it says of a packet that is still undecided, and moves on.
+MOVES = AGAIN | {RELEASED, HELD, ESCALATED}
 # The kind of what stands behind a line of the audit log, by the line's action.
 DETAILS = {
     "packet.opened": "packet",

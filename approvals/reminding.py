@@ -97,6 +97,7 @@ def escalate(packet: Packet, run: Run, now: datetime) -> bool:
         subject=packet,
         digest=packet.digest,
         after_seconds=packet.escalated,
+        moment=now.isoformat(),
         to=[each.route for each in fresh],
         people=told,
     )

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from approvals.carry import content_digest
@@ -32,12 +32,23 @@ class Tally:
     digest: object = ""
     # People who may not approve, by key; None where the page is older than that.
     excluded: Collection[object] | None = None
-    # Until when it could be decided; None where the page is older than that.
+    # Since when it asks and until when; None where the page is older than that.
+    opened: datetime | None = None
     expires: datetime | None = None
+    hold_seconds: int = 0
+    # Whoever stands in after so many seconds, by stage: seconds and name.
+    fallbacks: Mapping[str, list[tuple[int, str]]] = field(default_factory=dict)
+    # The last step of those that the log told of.
+    escalated: int = 0
+    # What a right that was handed over may be for: kind and tool.
+    about: Mapping[str, Any] = field(default_factory=dict)
     round: object = 1
     # Whose places were filled, by whom, and everybody who had a part in it.
     approved: dict[int, int] = field(default_factory=dict)
     heard: set[int] = field(default_factory=set)
+    # When the last of them did, and whether enough had and the hold began.
+    last: datetime | None = None
+    holding: bool = False
 
     @classmethod
     def of_page(cls, page: Mapping[str, Any]) -> Tally:
@@ -48,9 +59,19 @@ class Tally:
                 Quorum.of_gate(gate),
                 passkey=bool(gate.get("passkey")),
                 held="hold_seconds" in gate,
+                hold_seconds=int(gate.get("hold_seconds", 0)),
+                opened=_sealed(page, "opened"),
+                fallbacks={
+                    each["name"]: [
+                        (int(one["after_seconds"]), str(one["name"]))
+                        for one in each.get("fallbacks", ())
+                    ]
+                    for each in gate.get("stages", ())
+                },
+                about={name: page.get(name) for name in ("kind", "tool")},
                 content=content_digest(page),
                 excluded=None if "excluded" not in gate else list(gate["excluded"]),
-                expires=datetime.fromisoformat(page["time"]["expires"]) if "time" in page else None,
+                expires=_sealed(page, "expires"),
             )
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
             raise ValueError("its page does not say who must approve it") from None
@@ -67,6 +88,10 @@ class Tally:
             yield "is of another round of votes than its packet is in"
         if self.expires is not None and not _before(decision.get("at"), self.expires):
             yield "came after the time to decide"
+        if self.holding:
+            yield "came while an approval was held"
+        if (moment := _moment(decision.get("at"))) is not None:
+            self.last = moment if self.last is None else max(self.last, moment)
         giver = decision.get("on_behalf_of")
         # Whoever decides in another's name and that other are one person here.
         both = {person, giver} if type(giver) is int else {person}
@@ -85,6 +110,43 @@ class Tally:
         if not self.held or type(self.round) is not int or counted != self.round + 1:
             yield "begins a round of votes that does not follow"
         self.round, self.approved, self.heard = counted, {}, set()
+        self.last, self.holding = None, False
+
+    def escalate(self, after: object, at: object) -> Iterator[str]:
+        """Others may stand in from this line on, `after` so many seconds."""
+        known = {step for steps in self.fallbacks.values() for step, _ in steps}
+        if type(after) is not int or after not in known or after <= self.escalated:
+            yield "lets people stand in whom its page does not name"
+            return
+        self.escalated = after
+        if self.opened is not None and not _reached(at, self.opened, after):
+            yield "lets people stand in before their time"
+
+    def stand_in(self, stage: object, name: object, at: object) -> Iterator[str]:
+        """Somebody fills a place of that stage as one who stands in by that name."""
+        steps = [step for step, each in self.fallbacks.get(str(stage), ()) if each == name]
+        if not steps:
+            yield "fills a place as somebody whom its page does not name"
+        elif min(steps) > self.escalated:
+            yield "stands in before the log lets anybody"
+        elif self.opened is not None and not _reached(at, self.opened, min(steps)):
+            yield "stands in before its time"
+
+    def hold(self, until: object) -> Iterator[str]:
+        """Enough approved, and nothing happens before that moment."""
+        if not self.held or self.last is None or self.holding:
+            yield "holds an approval that nobody gave"
+        elif not _reached(until, self.last, self.hold_seconds):
+            yield "holds an approval for less than its page says"
+        self.holding = True
+
+    def release(self, at: object) -> Iterator[str]:
+        """What was held takes effect at that moment."""
+        if not self.holding or self.last is None:
+            yield "ends a hold that did not begin"
+        elif not _reached(at, self.last, self.hold_seconds):
+            yield "ends a hold before its time"
+        self.holding = False
 
     def takes_over(
         self, digest: object, earlier: tuple[object, Tally], person: object
@@ -125,11 +187,26 @@ class Tally:
                 yield f"it needed {stage.words}, and {_people(filled[stage.route])} filled that"
 
 
-def _before(told: object, end: datetime) -> bool:
+def _sealed(page: Mapping[str, Any], name: str) -> datetime | None:
+    return datetime.fromisoformat(page["time"][name]) if "time" in page else None
+
+
+def _moment(told: object) -> datetime | None:
     try:
-        return datetime.fromisoformat(str(told)) < end
-    except (ValueError, TypeError):
-        return False
+        found = datetime.fromisoformat(str(told))
+    except ValueError:
+        return None
+    return found if found.tzinfo is not None else None
+
+
+def _before(told: object, end: datetime) -> bool:
+    moment = _moment(told)
+    return moment is not None and moment < end
+
+
+def _reached(told: object, begin: datetime, seconds: int) -> bool:
+    moment = _moment(told)
+    return moment is not None and moment >= begin + timedelta(seconds=seconds)
 
 
 def _pairs(seats: object) -> list[tuple[object, object]]:

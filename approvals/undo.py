@@ -113,7 +113,7 @@ def release_packet(packet_id: int) -> bool:
         tell(packet)
         return False
     seats: dict[str, Any] = seats_of(packet)
-    note_hold(packet, run, "released", **seats)
+    note_hold(packet, run, "released", moment=now.isoformat(), **seats)
     end_packet(
         packet,
         run,

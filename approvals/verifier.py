@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from approvals import signatures
+from approvals import rights, signatures
 from approvals.bundle_form import (
-    AGAIN,
     CARRIED,
     END_TYPE,
+    ESCALATED,
+    HELD,
+    MOVES,
     RELEASED,
     STATEMENT_TYPE,
     SUPERSEDED,
@@ -59,6 +61,7 @@ class Verifier:
         self._tallies: dict[str, Tally] = {}
         # Of superseded packets that had votes: digest and tally, for votes that are carried over.
         self._superseded: dict[str, tuple[object, Tally]] = {}
+        self._rights = rights.Rights()
         # The keys of the first packet that was opened here and of the last one.
         self._packets: tuple[int, int] | None = None
         self._closed = False
@@ -154,14 +157,41 @@ class Verifier:
             ended = self._tallies.pop(str(body.get("subject")), None)
             if action == SUPERSEDED and ended is not None and ended.approved:
                 self._superseded[str(body.get("subject"))] = facts.get("digest"), ended
-        elif action == RELEASED:
-            self._approved(str(body.get("subject")), facts)
-        elif action in AGAIN and (begun := self._tally_of(str(body.get("subject")))) is not None:
-            for fault in begun.begin_again(facts.get("round")):
-                self._wrong(f"audit line {self._audit.seq} {fault}")
+        elif action in MOVES:
+            self._move(str(action), body)
+        elif action == rights.MADE:
+            fault = self._rights.made(str(body.get("subject")), facts, body.get("actor"))
+            self._wrong_line([fault] if fault else [])
+        elif action == rights.ENDED:
+            self._rights.ended(str(body.get("subject")))
         if kind:
             self._entry = body
             self._owed = len(_mapping(facts.get("receipts"))) if kind == "check" else 1
+
+    def _move(self, action: str, body: Mapping[str, Any]) -> None:
+        """An undecided packet moves on: its time told by the database, or else by its line."""
+        subject, facts, at = str(body.get("subject")), _facts(body), body.get("at")
+        tally = self._tally_of(subject)
+        if tally is None:
+            return
+        moment = facts.get("moment", at)
+        if action == ESCALATED:
+            self._wrong_line(tally.escalate(facts.get("after_seconds"), moment))
+        elif action == HELD:
+            self._wrong_line(tally.hold(facts.get("until")))
+        elif action == RELEASED:
+            self._wrong_line(tally.release(moment))
+            self._approved(subject, facts)
+        else:
+            giver, actor = facts.get("on_behalf_of"), body.get("actor")
+            # Whoever approved it in a name may take that back, whatever they may by now.
+            if giver is not None and tally.approved.get(giver) != actor:
+                self._wrong_line(self._in_a_name(giver, {"person": actor, "at": at}, tally))
+            self._wrong_line(tally.begin_again(facts.get("round")))
+
+    def _wrong_line(self, faults: Iterable[str]) -> None:
+        for fault in faults:
+            self._wrong(f"audit line {self._audit.seq} {fault}")
 
     def _on_withheld(self, body: dict[str, Any], said: str) -> None:
         self._next_of_chain(body, str(body.get("hash")))
@@ -263,21 +293,47 @@ class Verifier:
             self._wrong(
                 f"the decision behind audit line {self._audit.seq} was made on another page"
             )
+        if (giver := decision.get("on_behalf_of")) is not None:
+            self._wrong_decision(self._in_a_name(giver, decision, tally))
+        if "stood_in" in facts:
+            told = facts.get("stage"), facts.get("stood_in"), decision.get("at")
+            self._wrong_decision(tally.stand_in(*told))
         if (source := _source(decision)) is not None:
             earlier = self._superseded.get(source)
             if earlier is None:
                 self._unseen(source)
             else:
                 person = decision.get("person")
-                for fault in tally.takes_over(decision.get("digest"), earlier, person):
-                    self._wrong(f"the decision behind audit line {self._audit.seq} {fault}")
-        for fault in tally.take(decision):
-            self._wrong(f"the decision behind audit line {self._audit.seq} {fault}")
+                self._wrong_decision(tally.takes_over(decision.get("digest"), earlier, person))
+        self._wrong_decision(tally.take(decision))
         result = facts.get("result")
         if result == "approved":
             self._approved(subject, facts, for_good=not tally.held)
         elif result != "open":
             self._tallies.pop(subject)
+
+    def _in_a_name(self, giver: object, told: Mapping[str, Any], tally: Tally) -> Iterator[str]:
+        """Whether whoever did this in another's name had the right to, as the log tells."""
+        taker = told.get("person")
+        if _source(told) is not None:
+            yield "is carried over, and in another's name"
+        elif self._rights.known(giver, taker) or self._sees_everything:
+            if fault := self._rights.fault(giver, taker, told.get("at"), tally.about):
+                yield fault
+        else:
+            self._note(
+                f"audit line {self._audit.seq} is in another's name, and this bundle does not show "
+                "who handed that over"
+            )
+
+    @property
+    def _sees_everything(self) -> bool:
+        """Whether the log is here from its beginning, and whole so far."""
+        return self.report.first == 1 and not self.report.counts.get("withheld")
+
+    def _wrong_decision(self, faults: Iterable[str]) -> None:
+        for fault in faults:
+            self._wrong(f"the decision behind audit line {self._audit.seq} {fault}")
 
     def _tally_of(self, subject: str) -> Tally | None:
         """What an open packet demands; None, and said, where nothing can be decided any more.
@@ -293,7 +349,7 @@ class Verifier:
     def _unseen(self, source: str) -> None:
         """A vote is carried over from a packet of which the bundle shows no vote."""
         told = f"the vote behind audit line {self._audit.seq} is carried over from {shown(source)}"
-        if self.report.first == 1 and not self.report.counts.get("withheld"):
+        if self._sees_everything:
             self._wrong(f"{told}, which had none that was superseded")
         else:
             self._note(f"{told}, which this bundle does not show")

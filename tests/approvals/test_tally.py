@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
 from django.db import transaction
 from django.utils import timezone
 
-from approvals import bundle, canaries, errors
+from approvals import bundle, canaries, delegation, errors
+from approvals.deciding import Answer, settle_packet
 from approvals.editing import edit_packet
-from approvals.models import Canaries, Decision, Packet
+from approvals.models import Canaries, Decision, Delegation, Packet
 from approvals.states import Verdict
 from approvals.tally import Tally
 from approvals.undo import release_packet, undo_approval
@@ -22,7 +23,7 @@ from approvals.withdraw import withdraw_packet
 from portal import audit
 from portal.canonical import digest
 from portal.dsse import key_id
-from portal.models import Membership
+from portal.models import Membership, User
 from portal.roles import Role
 from portal.signing import signing_key
 from tests.approvals.stages import SECURITY, TWO_HOURS, in_force, passed, rule, staged
@@ -44,6 +45,7 @@ def write(
     *,
     round: int = 1,
     at: datetime | None = None,
+    behalf: User | None = None,
     **facts: Any,
 ) -> None:
     """An approval that nobody gave: written into the table, and told in the log."""
@@ -51,6 +53,7 @@ def write(
         tenant=packet.tenant,
         packet=packet,
         person=member.user,
+        on_behalf_of=behalf,
         verdict="approve",
         digest=packet.digest,
         round=round,
@@ -67,6 +70,7 @@ def write(
             comment="",
             round=round,
             self_approved=False,
+            **({"on_behalf_of": behalf.pk} if behalf else {}),
             **facts,
         )
 
@@ -210,6 +214,127 @@ def test_inv14_a_packet_that_is_opened_twice_is_found_offline(walk: Walk) -> Non
     packet = walk.to_call()
     line(packet, "opened", kind=packet.kind, words=digest(packet.agent_words))
     assert "opens a packet twice, or out of order" in problems(walk)
+
+
+# --- What the log says beside the answers ---------------------------------------------------------
+
+
+def in_a_name(packet: Packet, giver: Membership, **facts: Any) -> None:
+    """Bo's approval in the name of another, written into table and log."""
+    bo = packet.tenant.memberships.get(user__name="Bo Lindqvist")
+    write(packet, bo, "open", behalf=giver.user, **facts)
+
+
+@pytest.mark.parametrize("what", ["never", "ended", "over", "not yet", "other kind", "other tool"])
+def test_inv14_a_name_without_the_right_is_found_offline(walk: Walk, what: str) -> None:
+    cast, now = walk.cast, timezone.now()
+    in_force(walk, rule('@needs("2")'))
+    begins = now + timedelta(days=1) if what == "not yet" else now - timedelta(hours=2)
+    ends = now - timedelta(hours=1) if what == "over" else now + timedelta(days=2)
+    kinds = ["publication"] if what == "other kind" else []
+    tools = ["exec_command"] if what == "other tool" else []
+    if what != "never":
+        told: dict[str, Any] = {"begins": begins.isoformat(), "ends": ends.isoformat()}
+        told_of: dict[str, Any] = {"giver": cast.ada.user_id, "taker": cast.bo.user_id}
+        of: dict[str, Any] = {"kinds": kinds, "tools": tools}
+        log(walk, "delegation.made", "delegation:1", cast.ada, **told, **told_of, **of)
+    if what == "ended":
+        log(walk, "delegation.ended", "delegation:1", cast.ada, giver=1, taker=2, why="ended")
+    in_a_name(walk.to_call(), cast.ada)
+    found = problems(walk)
+    assert {
+        "never": "a name whose right was not handed over, or not any more",
+        "ended": "a name whose right was not handed over, or not any more",
+        "over": "before or after that was theirs",
+        "not yet": "before or after that was theirs",
+        "other kind": "not of what was handed over",
+        "other tool": "not of what was handed over",
+    }[what] in found
+
+
+def test_inv14_a_right_that_another_hands_over_is_found_offline(walk: Walk) -> None:
+    cast, now = walk.cast, timezone.now()
+    told: dict[str, Any] = {
+        "begins": now.isoformat(),
+        "ends": (now + timedelta(days=1)).isoformat(),
+    }
+    told |= {"kinds": [], "tools": []}
+    whose: dict[str, Any] = {"giver": cast.ada.user_id, "taker": cast.bo.user_id}
+    log(walk, "delegation.made", "delegation:1", cast.bo, **told, **whose)
+    assert "hands over a right that is somebody else's" in problems(walk)
+    log(walk, "delegation.made", "delegation:2", cast.ada, **whose)
+    assert "hands over a right that cannot be read" in problems(walk)
+
+
+def test_a_bundle_of_one_packet_shows_who_handed_the_right_over(walk: Walk) -> None:
+    cast, now = walk.cast, timezone.now()
+    wanted = delegation.Wanted(cast.bo.pk, now, now + timedelta(days=3))
+    delegation.hand_over(wanted, member=cast.ada)
+    packet = walk.to_call()
+    answer = Answer(Verdict.APPROVE, packet.digest, behalf=cast.ada.user_id)
+    settle_packet(packet.public_id, answer, member=cast.bo)
+    asked = bundle.Asked(packet=packet)
+    keys = [key_id(signing_key().public_key())]
+    lines = list(bundle.exported(cast.acme, asked))
+    report = verified(lines, keys)
+    assert (report.problems, report.notes) == ([], [])
+    assert any(b"delegation.made" in each for each in lines)
+    Delegation.objects.all().delete()
+    (note,) = verified(bundle.exported(cast.acme, asked), keys).notes
+    assert "does not show who handed that over" in note
+
+
+def log(walk: Walk, action: str, subject: str, actor: Membership, **facts: Any) -> None:
+    with transaction.atomic():
+        audit.record(action, tenant=walk.cast.acme, subject=subject, actor=actor.user, **facts)
+
+
+def test_inv14_whoever_stands_in_too_soon_is_found_offline(walk: Walk) -> None:
+    staged(walk)
+    in_force(walk, rule(f"{SECURITY}\n{TWO_HOURS}"))
+    packet = walk.to_call()
+    early: dict[str, Any] = {"stage": "Security", "stood_in": "Owners"}
+    write(packet, walk.cast.bo, "open", **early)
+    assert "stands in before the log lets anybody" in problems(walk)
+    line(packet, "escalated", after_seconds=7200, moment=timezone.now().isoformat())
+    assert "lets people stand in before their time" in problems(walk)
+    write(packet, walk.cast.max, "open", **early)
+    assert "stands in before its time" in problems(walk)
+    write(packet, walk.cast.olu, "open", stage="Security", stood_in="Somebody")
+    assert "fills a place as somebody whom its page does not name" in problems(walk)
+    line(packet, "escalated", after_seconds=60)
+    assert "lets people stand in whom its page does not name" in problems(walk)
+
+
+def test_inv14_a_hold_that_was_shortened_is_found_offline(walk: Walk) -> None:
+    in_force(walk, rule('@hold("15m")'))
+    packet = walk.decide(walk.to_call())
+    assert problems(walk) == ""
+    soon = (timezone.now() + timedelta(minutes=14)).isoformat()
+    line(packet, "released", moment=soon)
+    assert "ends a hold before its time" in problems(walk)
+
+
+def test_inv14_a_hold_that_did_not_begin_is_found_offline(walk: Walk) -> None:
+    in_force(walk, rule('@hold("15m")'))
+    packet = walk.to_call()
+    line(packet, "held", until=timezone.now().isoformat())
+    assert "holds an approval that nobody gave" in problems(walk)
+    other = walk.to_call()
+    write(other, walk.cast.ada, "approved")
+    later = (timezone.now() + timedelta(hours=1)).isoformat()
+    line(other, "released", moment=later)
+    assert "ends a hold that did not begin" in problems(walk)
+
+
+def test_inv14_a_hold_for_less_than_the_page_says_is_found_offline(walk: Walk) -> None:
+    in_force(walk, rule('@hold("15m")'))
+    packet = walk.to_call()
+    write(packet, walk.cast.ada, "approved")
+    line(packet, "held", until=(timezone.now() + timedelta(minutes=5)).isoformat())
+    assert "holds an approval for less than its page says" in problems(walk)
+    write(packet, walk.cast.bo, "approved")
+    assert "came while an approval was held" in problems(walk)
 
 
 def test_inv14_a_history_of_every_act_adds_up(walk: Walk) -> None:

@@ -95,6 +95,26 @@ def test_inv05_a_hold_lasts_as_long_as_the_page_says(walk: Walk) -> None:
     assert call_of(packet).state != CallState.DONE
 
 
+def test_inv05_a_hold_that_is_over_and_was_not_released_approves_nothing(walk: Walk) -> None:
+    packet = asked(walk, '@hold("15m")')
+    walk.decide(packet)
+    clock.move_on(timedelta(minutes=16))
+    approve_in_the_table(packet)
+    assert go_on(walk, packet) == "not_enough"
+
+
+def test_inv05_a_held_approval_is_as_old_as_the_end_of_its_hold(walk: Walk) -> None:
+    packet = asked(walk, '@hold("15m")\n@execute("30m")')
+    walk.decide(packet)
+    walk.let_go(packet)
+    assert release_packet(packet.pk)
+    clock.move_on(timedelta(minutes=31))
+    now = database_now()
+    written(packet, settled_at=now, usable_until=now + timedelta(hours=1), valid_seconds=10**6)
+    ToolCall.objects.filter(packet=packet).update(usable_until=now + timedelta(hours=1))
+    assert go_on(walk, packet) == "approval_ran_out"
+
+
 def test_inv05_the_end_of_a_hold_that_nobody_voted_for(walk: Walk) -> None:
     packet = asked(walk, '@hold("15m")')
     written(packet, held_until=database_now() - timedelta(seconds=1))

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from approvals import deciding, errors
+from approvals import attention, errors
 from approvals.models import Decision, Packet
 from approvals.states import PacketState, Verdict
 from portal import people
@@ -30,7 +30,7 @@ def between(monkeypatch: pytest.MonkeyPatch, decide: Change, change: Change) -> 
     Where a transaction that writes has the whole database, the change waits for its end.
     """
     looked, changed = threading.Event(), threading.Event()
-    real = deciding.attention.measured
+    real = attention.measured
 
     def slow(*asked: Any) -> Any:
         looked.set()
@@ -44,7 +44,7 @@ def between(monkeypatch: pytest.MonkeyPatch, decide: Change, change: Change) -> 
         finally:
             changed.set()
 
-    monkeypatch.setattr(deciding.attention, "measured", slow)
+    monkeypatch.setattr(attention, "measured", slow)
     return at_once([decide, meanwhile])
 
 
