@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
@@ -41,8 +42,15 @@ def _kind_of(call: ToolCall) -> PacketKind:
 
 
 def policy_in_force(tenant_id: int) -> PolicyVersion | None:
-    """The tenant's policy of now, or None: then nothing is allowed."""
-    return _IN_FORCE.first(tenant=tenant_id)
+    """The tenant's policy of now, or None: then nothing is allowed.
+
+    One whose text is not the one that people put in force is none.
+    """
+    version = _IN_FORCE.first(tenant=tenant_id)
+    if version is None or hashlib.sha256(version.text.encode()).hexdigest() == version.digest:
+        return version
+    logger.error("policy %s of tenant %s is not what was put in force", version.number, tenant_id)
+    return None
 
 
 _IN_FORCE = statements.Query(

@@ -20,6 +20,7 @@ from django.conf import settings
 from django.core import signals
 from django.core.exceptions import RequestAborted
 from django.core.handlers.asgi import ASGIHandler, get_script_prefix
+from django.db import close_old_connections
 from django.http import FileResponse
 from django.http.response import HttpResponseBase
 from django.urls import set_script_prefix
@@ -88,7 +89,10 @@ class Pages(ASGIHandler):
             response._handler_class = type(self)
             if isinstance(response, FileResponse):
                 response.block_size = self.chunk_size
-        if not response.streaming:
+        if response.streaming:
+            # It ends in a thread of its own; this one's connection goes back now.
+            close_old_connections()
+        else:
             response.close()
         return response, works
 

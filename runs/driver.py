@@ -362,6 +362,7 @@ async def _drive(lease: Lease, run: Run, work: Path) -> str:
     network = Network(lease, run, contract)
     checkpoint: Checkpoint | None = None
     try:
+        _contract_as_agreed(run)
         checkpoint = await in_thread(_checkpoint)(run)
         await network.open(work / "egress")
         sandbox, brief = await _prepare(lease, run, contract, checkpoint, work, network.folder)
@@ -529,6 +530,19 @@ async def _prepare(
         await sandbox.close()
         raise
     return sandbox, brief
+
+
+def _contract_as_agreed(run: Run) -> None:
+    """Raise `Failed` where the version that the run is pinned to says something else by now."""
+    if digest(run.version.data) != run.version.digest:
+        raise Failed(
+            "control",
+            "run.contract_changed",
+            "read contract",
+            f"Version {run.version.number} of the contract is not what people put in force: its "
+            "digest is another. Nothing was done. Ask who has access to the database.",
+            retry_safe=False,
+        )
 
 
 class Asked(Exception):

@@ -295,7 +295,8 @@ def test_F06_BUG07_the_agent_was_renamed_while_the_packet_waited(walk: Walk) -> 
     packet = walk.to_call()
     version = ContractVersion.objects.get()
     agent = version.data["agent"] | {"name": "another"}
-    ContractVersion.objects.update(data=version.data | {"agent": agent})
+    data = version.data | {"agent": agent}
+    ContractVersion.objects.update(data=data, digest=digest(data))
 
     walk.decide(packet)
     walk.drain()

@@ -439,8 +439,8 @@ def test_the_command_needs_no_framework_and_says_it_all(lines: Lines, tmp_path: 
     assert "Everything holds." in told
     assert told[-3:] == [
         "[] 0",
-        "['approvals.bundle_form', 'approvals.carry', 'approvals.quorum', 'approvals.signatures', "
-        "'approvals.tally', "
+        "['approvals.bundle_form', 'approvals.carry', 'approvals.quorum', 'approvals.rights', "
+        "'approvals.signatures', 'approvals.tally', "
         "'approvals.verifier', 'approvals.verify', 'approvals.verify_report', "
         "'portal.canonical', 'portal.dsse', 'portal.evidence', 'portal.webauthn']",
         "[]",

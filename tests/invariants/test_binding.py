@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import json
 import uuid
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from django.utils import timezone
 
 from approvals import errors, publishing, seal
 from approvals.models import Candidate, Decision, Packet, PolicyVersion, Publication, Receipt
+from approvals.policy_text import DEFAULT_POLICY
 from approvals.publishers import OutcomeUnknown, registry
 from approvals.states import PacketState, PublicationState, Verdict
 from portal import live
@@ -219,7 +221,9 @@ def _other_page(walk: Walk, publication: Publication) -> None:
 
 
 def _other_policy(walk: Walk, publication: Publication) -> None:
-    PolicyVersion.objects.update(digest="0" * 64)
+    text = f"// Another one.\n{DEFAULT_POLICY}"
+    told = hashlib.sha256(text.encode()).hexdigest()
+    PolicyVersion.objects.update(text=text, digest=told)
 
 
 @pytest.mark.parametrize(

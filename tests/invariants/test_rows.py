@@ -11,13 +11,13 @@ from django.utils import timezone
 
 from approvals import errors
 from approvals.judge import TenantJudge
-from approvals.models import Decision, Packet
+from approvals.models import Decision, Packet, PolicyVersion
 from approvals.states import PacketState, Verdict
 from approvals.undo import release_packet, undo_approval
 from portal.clock import database_now
 from portal.handoff import Job
 from portal.roles import Role
-from runs.models import CredentialGrant, Event, Resumption, Run, ToolCall
+from runs.models import ContractVersion, CredentialGrant, Event, Resumption, Run, ToolCall
 from runs.states import CallState
 from tests import clock
 from tests.acceptance.kit import contract_with, give_credential
@@ -276,3 +276,30 @@ def test_inv01_a_use_of_a_credential_is_the_one_on_the_page(walk: Walk) -> None:
     assert walk.tracker.requests == []
     refused = Event.objects.get(run=packet.run, kind="credential.refused")
     assert refused.facts["why"] == "scope_changed"
+
+
+def test_inv05_a_policy_whose_text_was_changed_allows_nothing(walk: Walk) -> None:
+    packet = walk.to_call()
+    version = PolicyVersion.objects.get(tenant=walk.cast.acme)
+    asks = 'permit (principal, action == Action::"ask", resource)'
+    assert asks in version.text
+    text = version.text.replace(asks, asks.replace("ask", "do"))
+    PolicyVersion.objects.filter(pk=version.pk).update(text=text)
+    with pytest.raises(errors.PolicyNowDenies):
+        walk.decide(packet)
+    assert TenantJudge().in_force(walk.cast.acme.pk) == (0, "")
+    run = walk.run(ASKING, http=True)
+    walk.drain()
+    assert walk.tracker.requests == []
+    assert {each.state for each in ToolCall.objects.filter(run=run)} == {CallState.REFUSED}
+
+
+def test_inv01_a_contract_whose_content_was_changed_is_not_carried_out(walk: Walk) -> None:
+    run = walk.run(ASKING, http=True)
+    version = run.version
+    limits = version.data["limits"] | {"wall_minutes": 1440}
+    ContractVersion.objects.update(data=version.data | {"limits": limits})
+    walk.drain()
+    assert walk.status(run) == "failed"
+    assert (run.failure_boundary, run.failure_code) == ("control", "run.contract_changed")
+    assert not ToolCall.objects.exists()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.urls import path
 from django.urls.resolvers import URLPattern, URLResolver
 
-from portal import handoff
+from portal import handoff, pages
 from portal.handoff import Job, enqueue_on_commit
 from portal.pages import Site
 from portal.urls import urlpatterns as portal_urls
@@ -42,6 +43,11 @@ def hands_on(request: HttpRequest) -> HttpResponse:
     return HttpResponse("handed on")
 
 
+def streams(request: HttpRequest) -> StreamingHttpResponse:
+    connection.ensure_connection()
+    return StreamingHttpResponse(_three())
+
+
 async def _endless() -> AsyncIterator[bytes]:
     try:
         while True:
@@ -61,6 +67,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("broken/", broken),
     path("hands-on/", hands_on),
     path("endless/", lambda request: StreamingHttpResponse(_endless())),
+    path("streams/", streams),
     path("three/", lambda request: StreamingHttpResponse(_three())),
     *portal_urls,
 ]
@@ -176,6 +183,20 @@ def test_files_are_served_and_others_are_not_there() -> None:
 def test_what_is_made_while_it_is_sent_comes_whole() -> None:
     ((status, _, text),) = visited(("/three/",))
     assert (status, text) == (200, "one two three")
+
+
+@pytest.mark.both_databases
+def test_what_is_sent_for_long_keeps_no_connection_of_the_threads(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where connections lie in a pool, a thread that waits for its next page has none."""
+    with ThreadPoolExecutor(max_workers=1) as one:
+        monkeypatch.setattr(pages, "_threads", one)
+        ((status, _, text),) = visited(("/streams/",))
+        kept = one.submit(lambda: connection.connection is not None).result()
+        one.submit(lambda: connection.close()).result()
+    assert (status, text) == (200, "one two three")
+    assert kept is (database == "sqlite")
 
 
 def test_nothing_is_made_for_somebody_who_left() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import http.client
 import socket
 import threading
@@ -414,7 +415,7 @@ def set_policy(cast: Cast, more: str) -> None:
         tenant=cast.acme,
         number=newest.number + 1,
         text=DEFAULT_POLICY + more,
-        digest="0" * 64,
+        digest=hashlib.sha256((DEFAULT_POLICY + more).encode()).hexdigest(),
         state="in_force",
         author=cast.max.user,
     )
