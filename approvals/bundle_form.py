@@ -75,6 +75,12 @@ def lines_of(file: IO[bytes]) -> Iterable[bytes]:
     return iter(lambda: file.readline(MAX_LINE), b"")
 
 
+def source_of(decision: Mapping[str, Any]) -> str | None:
+    """The packet that a vote is carried over from, as the audit log names it."""
+    source = decision.get("carried_from")
+    return None if source is None else f"packet:{source}"
+
+
 def details_of(entry: Mapping[str, Any]) -> str:
     """The kind of the lines that stand behind a line of the audit log, or an empty text."""
     kind = DETAILS.get(str(entry.get("action")), "")

@@ -112,6 +112,10 @@ class Tally:
         self.round, self.approved, self.heard = counted, {}, set()
         self.last, self.holding = None, False
 
+    def is_too_early(self, at: object) -> bool:
+        """Whether something was said at a moment at which nobody had been asked."""
+        return self.opened is not None and not _reached(at, self.opened, 0)
+
     def escalate(self, after: object, at: object) -> Iterator[str]:
         """Others may stand in from this line on, `after` so many seconds."""
         known = {step for steps in self.fallbacks.values() for step, _ in steps}

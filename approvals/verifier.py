@@ -3,30 +3,25 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from approvals import rights, signatures
+from approvals import signatures
 from approvals.bundle_form import (
     CARRIED,
     END_TYPE,
-    ESCALATED,
-    HELD,
-    MOVES,
-    RELEASED,
     STATEMENT_TYPE,
-    SUPERSEDED,
-    UNDECIDED,
     VERDICTS,
     VERSION,
     Chain,
     details_of,
+    source_of,
     span,
     taken_apart,
 )
 from approvals.signatures import Judged
-from approvals.tally import Tally
 from approvals.verify_report import MAX_TOLD, NoBundle, Problem, Report, shown
+from approvals.votes import Votes
 from portal.canonical import digest, parsed
 from portal.dsse import opened
 from portal.evidence import CHECKPOINT_TYPE
@@ -57,13 +52,7 @@ class Verifier:
         # The line of the audit log whose details are to come, and how many of them.
         self._entry: Mapping[str, Any] = {}
         self._owed = 0
-        # Of packets that may still be approved, what that takes.
-        self._tallies: dict[str, Tally] = {}
-        # Of superseded packets that had votes: digest and tally, for votes that are carried over.
-        self._superseded: dict[str, tuple[object, Tally]] = {}
-        self._rights = rights.Rights()
-        # The keys of the first packet that was opened here and of the last one.
-        self._packets: tuple[int, int] | None = None
+        self._votes = Votes(self._sees_everything, self._note)
         self._closed = False
         self._handlers: dict[str, Callable[[Any, str], None]] = {
             "audit": self._on_audit,
@@ -152,46 +141,11 @@ class Verifier:
         if body.get("tenant") != self._tenant_key:
             self._wrong("the audit line is another tenant's")
         kind = details_of(body)
-        facts, action = _facts(body), body.get("action")
-        if action in UNDECIDED:
-            ended = self._tallies.pop(str(body.get("subject")), None)
-            if action == SUPERSEDED and ended is not None and ended.approved:
-                self._superseded[str(body.get("subject"))] = facts.get("digest"), ended
-        elif action in MOVES:
-            self._move(str(action), body)
-        elif action == rights.MADE:
-            fault = self._rights.made(str(body.get("subject")), facts, body.get("actor"))
-            self._wrong_line([fault] if fault else [])
-        elif action == rights.ENDED:
-            self._rights.ended(str(body.get("subject")))
+        self._wrong_all(self._votes.move(body))
+        facts = _facts(body)
         if kind:
             self._entry = body
             self._owed = len(_mapping(facts.get("receipts"))) if kind == "check" else 1
-
-    def _move(self, action: str, body: Mapping[str, Any]) -> None:
-        """An undecided packet moves on: its time told by the database, or else by its line."""
-        subject, facts, at = str(body.get("subject")), _facts(body), body.get("at")
-        tally = self._tally_of(subject)
-        if tally is None:
-            return
-        moment = facts.get("moment", at)
-        if action == ESCALATED:
-            self._wrong_line(tally.escalate(facts.get("after_seconds"), moment))
-        elif action == HELD:
-            self._wrong_line(tally.hold(facts.get("until")))
-        elif action == RELEASED:
-            self._wrong_line(tally.release(moment))
-            self._approved(subject, facts)
-        else:
-            giver, actor = facts.get("on_behalf_of"), body.get("actor")
-            # Whoever approved it in a name may take that back, whatever they may by now.
-            if giver is not None and tally.approved.get(giver) != actor:
-                self._wrong_line(self._in_a_name(giver, {"person": actor, "at": at}, tally))
-            self._wrong_line(tally.begin_again(facts.get("round")))
-
-    def _wrong_line(self, faults: Iterable[str]) -> None:
-        for fault in faults:
-            self._wrong(f"audit line {self._audit.seq} {fault}")
 
     def _on_withheld(self, body: dict[str, Any], said: str) -> None:
         self._next_of_chain(body, str(body.get("hash")))
@@ -228,18 +182,7 @@ class Verifier:
         test = body.get("canary", False)
         self._same("packet", facts.get("canary", False), test, "mark “test packet”")
         self.report.canaries += test is True
-        try:
-            tally = Tally.of_page(_mapping(body.get("page")))
-        except ValueError as error:
-            self._wrong(f"the packet behind audit line {self._audit.seq}: {error}")
-        else:
-            tally.digest = facts.get("digest")
-            self._tallies[str(self._entry.get("subject"))] = tally
-        key = _key_of(str(self._entry.get("subject")))
-        first, last = self._packets or (key, 0)
-        if key <= last:
-            self._wrong(f"audit line {self._audit.seq} opens a packet twice, or out of order")
-        self._packets = first, max(last, key)
+        self._wrong_all(self._votes.opened(self._entry, _mapping(body.get("page"))))
         if "words" in facts:
             words = _digest(body.get("agent_words"))
             self._same("packet", facts["words"], words, "words of the agent")
@@ -276,93 +219,11 @@ class Verifier:
                 f"no passkey signed the decision behind audit line {self._audit.seq}: "
                 f"{judged.fault}"
             )
-        self._same("decision", facts.get("source"), _source(body), "packet it is carried from")
+        self._same("decision", facts.get("source"), source_of(body), "packet it is carried from")
         if (entry.get("action") == CARRIED) != ("carried_from" in body):
             self._wrong(f"the decision behind audit line {self._audit.seq} is told as another kind")
-        self._count_in(str(entry.get("subject")), body, facts)
+        self._wrong_all(self._votes.decided(entry, body))
         self._on_judged(judged)
-
-    def _count_in(
-        self, subject: str, decision: Mapping[str, Any], facts: Mapping[str, Any]
-    ) -> None:
-        """Whether the answer may be one, and enough, by what the packet's page demands."""
-        tally = self._tally_of(subject)
-        if tally is None:
-            return
-        if "carried_from" not in decision and decision.get("digest") != tally.digest:
-            self._wrong(
-                f"the decision behind audit line {self._audit.seq} was made on another page"
-            )
-        if (giver := decision.get("on_behalf_of")) is not None:
-            self._wrong_decision(self._in_a_name(giver, decision, tally))
-        if "stood_in" in facts:
-            told = facts.get("stage"), facts.get("stood_in"), decision.get("at")
-            self._wrong_decision(tally.stand_in(*told))
-        if (source := _source(decision)) is not None:
-            earlier = self._superseded.get(source)
-            if earlier is None:
-                self._unseen(source)
-            else:
-                person = decision.get("person")
-                self._wrong_decision(tally.takes_over(decision.get("digest"), earlier, person))
-        self._wrong_decision(tally.take(decision))
-        result = facts.get("result")
-        if result == "approved":
-            self._approved(subject, facts, for_good=not tally.held)
-        elif result != "open":
-            self._tallies.pop(subject)
-
-    def _in_a_name(self, giver: object, told: Mapping[str, Any], tally: Tally) -> Iterator[str]:
-        """Whether whoever did this in another's name had the right to, as the log tells."""
-        taker = told.get("person")
-        if _source(told) is not None:
-            yield "is carried over, and in another's name"
-        elif self._rights.known(giver, taker) or self._sees_everything:
-            if fault := self._rights.fault(giver, taker, told.get("at"), tally.about):
-                yield fault
-        else:
-            self._note(
-                f"audit line {self._audit.seq} is in another's name, and this bundle does not show "
-                "who handed that over"
-            )
-
-    @property
-    def _sees_everything(self) -> bool:
-        """Whether the log is here from its beginning, and whole so far."""
-        return self.report.first == 1 and not self.report.counts.get("withheld")
-
-    def _wrong_decision(self, faults: Iterable[str]) -> None:
-        for fault in faults:
-            self._wrong(f"the decision behind audit line {self._audit.seq} {fault}")
-
-    def _tally_of(self, subject: str) -> Tally | None:
-        """What an open packet demands; None, and said, where nothing can be decided any more.
-
-        Keys rise as packets are opened, so one that is older than the first packet here was opened
-        before the bundle begins.
-        """
-        tally = self._tallies.get(subject)
-        if tally is None and self._packets and _key_of(subject) >= self._packets[0]:
-            self._wrong(f"audit line {self._audit.seq} is about a packet that was not open")
-        return tally
-
-    def _unseen(self, source: str) -> None:
-        """A vote is carried over from a packet of which the bundle shows no vote."""
-        told = f"the vote behind audit line {self._audit.seq} is carried over from {shown(source)}"
-        if self._sees_everything:
-            self._wrong(f"{told}, which had none that was superseded")
-        else:
-            self._note(f"{told}, which this bundle does not show")
-
-    def _approved(self, subject: str, facts: Mapping[str, Any], *, for_good: bool = True) -> None:
-        """Enough people approved, the log says. What is held can still be undone."""
-        tally = self._tally_of(subject)
-        if tally is None:
-            return
-        for lack in tally.end(facts.get("stages")):
-            self._wrong(f"not enough for audit line {self._audit.seq}: {lack}")
-        if for_good:
-            self._tallies.pop(subject)
 
     def _on_check(self, body: dict[str, Any], said: str) -> None:
         facts = self._detail("check", body)
@@ -392,6 +253,7 @@ class Verifier:
         ]
         if facts.get("tree") not in trees:
             self._wrong("the receipt speaks of another tree than the audit line")
+        self._wrong_all(self._votes.published(self._audit.seq, made.get("packet_digest")))
         for each in made.get("decisions") or ():
             approved = _mapping(each)
             # A vote that is carried over was given on the earlier page, as its own line tells.
@@ -488,6 +350,14 @@ class Verifier:
         else:
             self.report.untold += 1
 
+    def _wrong_all(self, texts: Iterable[str]) -> None:
+        for text in texts:
+            self._wrong(text)
+
+    def _sees_everything(self) -> bool:
+        """Whether the log is here from its beginning, and whole so far."""
+        return self.report.first == 1 and not self.report.counts.get("withheld")
+
     def _note(self, text: str) -> None:
         if text not in self.report.notes and len(self.report.notes) < MAX_TOLD:
             self.report.notes.append(text)
@@ -502,18 +372,6 @@ def _digest(value: object) -> str:
 
 def _facts(entry: Mapping[str, Any]) -> Mapping[str, Any]:
     return _mapping(entry.get("facts"))
-
-
-def _source(decision: Mapping[str, Any]) -> str | None:
-    """The packet that a vote is carried over from, as the audit log names it."""
-    source = decision.get("carried_from")
-    return None if source is None else f"packet:{source}"
-
-
-def _key_of(subject: str) -> int:
-    kind, _, key = subject.partition(":")
-    is_key = kind == "packet" and len(key) < 20 and key.isascii() and key.isdecimal()
-    return int(key) if is_key else -1
 
 
 def _mapping(value: object) -> Mapping[str, Any]:

@@ -441,7 +441,7 @@ def test_the_command_needs_no_framework_and_says_it_all(lines: Lines, tmp_path: 
         "[] 0",
         "['approvals.bundle_form', 'approvals.carry', 'approvals.quorum', 'approvals.rights', "
         "'approvals.signatures', 'approvals.tally', "
-        "'approvals.verifier', 'approvals.verify', 'approvals.verify_report', "
+        "'approvals.verifier', 'approvals.verify', 'approvals.verify_report', 'approvals.votes', "
         "'portal.canonical', 'portal.dsse', 'portal.evidence', 'portal.webauthn']",
         "[]",
     ]

@@ -23,7 +23,7 @@ from approvals.withdraw import withdraw_packet
 from portal import audit
 from portal.canonical import digest
 from portal.dsse import key_id
-from portal.models import Membership, User
+from portal.models import AuditEntry, Membership, User
 from portal.roles import Role
 from portal.signing import signing_key
 from tests.approvals.stages import SECURITY, TWO_HOURS, in_force, passed, rule, staged
@@ -335,6 +335,27 @@ def test_inv14_a_hold_for_less_than_the_page_says_is_found_offline(walk: Walk) -
     assert "holds an approval for less than its page says" in problems(walk)
     write(packet, walk.cast.bo, "approved")
     assert "came while an approval was held" in problems(walk)
+
+
+def test_inv14_an_answer_before_the_question_is_found_offline(walk: Walk) -> None:
+    packet = walk.to_call()
+    write(packet, walk.cast.ada, "approved", at=packet.opened_at - timedelta(seconds=1))
+    assert "came before it was asked" in problems(walk)
+
+
+def test_inv14_a_publication_that_nobody_approved_is_found_offline(walk: Walk) -> None:
+    publication = walk.to_publish()
+    walk.drain()
+    assert problems(walk) == ""
+    told = AuditEntry.objects.get(action="publication.done")
+    with transaction.atomic():
+        audit.record(told.action, tenant=walk.cast.acme, subject=told.subject, **told.facts)
+    assert "publishes what nobody approved here, or publishes it twice" in problems(walk)
+    later = bundle.Asked(since=AuditEntry.objects.get(action="packet.approved").at)
+    walk.fresh(publication)
+    report = verified(bundle.exported(walk.cast.acme, later), [key_id(signing_key().public_key())])
+    assert report.problems == []
+    assert any("approved outside of what this bundle shows" in each for each in report.notes)
 
 
 def test_inv14_a_history_of_every_act_adds_up(walk: Walk) -> None:
