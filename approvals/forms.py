@@ -286,7 +286,12 @@ class HandOverForm(forms.Form):
         ]
 
     def clean_tools(self) -> list[str]:
-        return [each.strip() for each in self.cleaned_data["tools"].split(",") if each.strip()]
+        given = self.cleaned_data["tools"]
+        names = [each.strip() for each in given.split(",") if each.strip()]
+        if given.strip() and not names:
+            # Nothing named is everything, which nobody means who wrote something.
+            raise forms.ValidationError("Name tools, with commas between, or leave this empty.")
+        return names
 
     def begins_at(self, now: datetime) -> datetime:
         since = self.cleaned_data["since"]

@@ -47,10 +47,15 @@ def policy_in_force(tenant_id: int) -> PolicyVersion | None:
     One whose text is not the one that people put in force is none.
     """
     version = _IN_FORCE.first(tenant=tenant_id)
-    if version is None or hashlib.sha256(version.text.encode()).hexdigest() == version.digest:
-        return version
-    logger.error("policy %s of tenant %s is not what was put in force", version.number, tenant_id)
-    return None
+    return None if version is None or not _as_decided(version) else version
+
+
+def _as_decided(version: PolicyVersion) -> bool:
+    if hashlib.sha256(version.text.encode()).hexdigest() == version.digest:
+        return True
+    told = version.number, version.tenant_id
+    logger.error("policy %s of tenant %s is not what was put in force", *told)
+    return False
 
 
 _IN_FORCE = statements.Query(
@@ -61,7 +66,12 @@ _IN_FORCE = statements.Query(
 
 
 def demands_of(version: PolicyVersion | None, rules: Sequence[str]) -> Demands:
-    """What these rules of the version demand together."""
+    """What these rules of the version demand together.
+
+    All the people there can be, where its text is not the one that people put in force.
+    """
+    if version is not None and not _as_decided(version):
+        return Demands(people=demands.MOST_PEOPLE)
     known = policy.explain(version.text) if version else {}
     return demands.joined(rule.demands for rule in known.values() if rule.id in rules)
 

@@ -397,6 +397,16 @@ def test_the_page_hands_over_with_one_form_and_ends_it(walk: Walk) -> None:
     past = ada.post(f"{page}new/", until="2020-01-01", taker=str(cast.bo.pk))
     assert past.status_code == 422
     assert "over before it begins" in text_of(past)
+    for nothing in (",", " , ,"):
+        named: dict[str, Any] = {
+            "until": day.isoformat(),
+            "taker": str(cast.bo.pk),
+            "tools": nothing,
+        }
+        refused = ada.post(f"{page}new/", **named)
+        assert refused.status_code == 422
+        assert "leave this empty" in text_of(refused)
+    assert Delegation.objects.count() == 1
     assert Visitor(cast.vic).post(f"{page}{made.pk}/end/").status_code == 403
     assert bo.post(f"{page}{made.pk}/end/").status_code == 302
     assert Delegation.objects.get().ended_by_id == cast.bo.user_id

@@ -15,7 +15,7 @@ from django.db import connection
 from django.db.models import F
 from django.utils import timezone
 
-from approvals import errors, publishing, seal
+from approvals import errors, policy, publishing, seal
 from approvals.models import Candidate, Decision, Packet, PolicyVersion, Publication, Receipt
 from approvals.policy_text import DEFAULT_POLICY
 from approvals.publishers import OutcomeUnknown, registry
@@ -133,10 +133,6 @@ def _about_another_call(packet: Packet) -> None:
     Packet.objects.filter(pk=packet.pk).update(page=page, digest=digest(page))
 
 
-def _no_policy_to_ask(packet: Packet) -> None:
-    PolicyVersion.objects.filter(tenant=packet.tenant).update(text="permit (")
-
-
 def _not_approved(packet: Packet) -> None:
     Packet.objects.filter(pk=packet.pk).update(state=PacketState.WITHDRAWN)
 
@@ -151,7 +147,6 @@ def _not_approved(packet: Packet) -> None:
         (_run_out, "approval_ran_out"),
         (_approved_later, "before_approval"),
         (_about_another_call, "call_changed"),
-        (_no_policy_to_ask, "policy_not_evaluated"),
         (_not_approved, "not_approved"),
     ],
 )
@@ -168,6 +163,22 @@ def test_inv01_the_packet_is_looked_at_again_where_its_call_begins(
     (held,) = Event.objects.filter(run=packet.run, kind="call.held_back")
     assert held.facts["why"] == why
     assert "Refused: " in walk.heard(packet.run)
+
+
+def test_inv05_a_call_does_not_begin_where_policy_cannot_be_asked(
+    walk: Walk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packet = walk.to_call()
+    walk.decide(packet)
+
+    def broken(*_: object) -> None:
+        raise ValueError("it cannot be read any more")
+
+    monkeypatch.setattr(policy, "decide", broken)
+    walk.drain()
+    assert walk.tracker.requests == []
+    (held,) = Event.objects.filter(run=packet.run, kind="call.held_back")
+    assert held.facts["why"] == "policy_not_evaluated"
 
 
 def test_inv01_the_packet_of_a_call_says_when_it_was_used(walk: Walk) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from typing import Any
 
@@ -45,7 +46,9 @@ def _no_policy() -> None:
 
 
 def _broken_policy() -> None:
-    PolicyVersion.objects.update(text="permit (principal, action, resource) when { 1 < };")
+    text = "permit (principal, action, resource) when { 1 < };"
+    told = hashlib.sha256(text.encode()).hexdigest()
+    PolicyVersion.objects.update(text=text, digest=told)
 
 
 @pytest.mark.parametrize("spoil", [_no_policy, _broken_policy])

@@ -10,6 +10,7 @@ from django.db import connection
 from django.utils import timezone
 
 from approvals import errors
+from approvals.demands import MOST_PEOPLE
 from approvals.judge import TenantJudge
 from approvals.models import Decision, Packet, PolicyVersion
 from approvals.states import PacketState, Verdict
@@ -22,7 +23,7 @@ from runs.states import CallState
 from tests import clock
 from tests.acceptance.kit import contract_with, give_credential
 from tests.approvals import stages
-from tests.approvals.stages import SECURITY, TWO_HOURS, asked, passed
+from tests.approvals.stages import SECURITY, TWO_HOURS, asked, in_force, passed, rule, staged
 from tests.cast import ASKING, REPAIR
 from tests.databases import triggers_off
 from tests.walk import Walk, call_of
@@ -292,6 +293,18 @@ def test_inv05_a_policy_whose_text_was_changed_allows_nothing(walk: Walk) -> Non
     walk.drain()
     assert walk.tracker.requests == []
     assert {each.state for each in ToolCall.objects.filter(run=run)} == {CallState.REFUSED}
+
+
+def test_inv05_demands_are_not_taken_from_a_text_that_was_changed(walk: Walk) -> None:
+    staged(walk)
+    version = in_force(walk, rule('@needs("2")'))
+    run = walk.run(ASKING, http=True)
+    walk.drain(until=Job.OPEN_CALL_PACKET)
+    text = version.text.replace('@needs("2")', "")
+    PolicyVersion.objects.filter(pk=version.pk).update(text=text)
+    in_force(walk, "")
+    walk.drain()
+    assert walk.open_packet(run).needed == MOST_PEOPLE
 
 
 def test_inv01_a_contract_whose_content_was_changed_is_not_carried_out(walk: Walk) -> None:
