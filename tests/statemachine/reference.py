@@ -234,7 +234,8 @@ def objections_to_undo(asked: Asked, person: Person, *, seen: int) -> set[str]:
         why.add("portal.not_found")
     if person.machine:
         why.add("approvals.machine_may_not_decide")
-    if not asked.allowed(person, DENY):
+    # Whoever gave one of the approvals takes it back, whatever they may by now.
+    if not asked.allowed(person, DENY) and asked.vote_of(person.name) is None:
         why.add("portal.not_allowed")
     if asked.held_until is None or seen != asked.round:
         why.add("approvals.nothing_held")
