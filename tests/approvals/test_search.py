@@ -19,8 +19,11 @@ from approvals.queries import PAGE
 from approvals.search import sought
 from portal import tenancy
 from portal.handoff import Job
+from portal.roles import Role
 from runs.models import Run
 from tests.approvals import test_canaries
+from tests.approvals.stages import asked
+from tests.approvals.test_delegation import handed
 from tests.approvals.test_queue_page import more_like, queue_of, shown
 from tests.visits import Visitor, text_of
 from tests.walk import Walk, parked_call
@@ -115,9 +118,9 @@ def test_nothing_of_a_packet_is_read_for_words_that_none_has(walk: Walk) -> None
     visitor = Visitor(walk.cast.ada)
     for scope in ("mine", "all", "decided"):
         for text in ("nowhere", "issue nowhere", "nowhere else"):
-            asked = read_by(lambda t=text, s=scope: queue_of(visitor, q=t, show=s))
-            assert any(INDEX in each for each in asked)
-            assert not [each for each in asked if '"effect"' in each], (scope, text)
+            read = read_by(lambda t=text, s=scope: queue_of(visitor, q=t, show=s))
+            assert any(INDEX in each for each in read)
+            assert not [each for each in read if '"effect"' in each], (scope, text)
 
 
 def test_the_list_of_a_word_is_read_by_its_index(walk: Walk, database: str) -> None:
@@ -216,6 +219,24 @@ def test_a_page_says_how_far_common_words_were_looked_for(
     some = queue_of(Visitor(walk.cast.ada), q="odd")
     assert 0 < len(shown(some)) < 15
     assert "20 packets looked at" in text_of(some)
+
+
+@pytest.mark.parametrize("few", [0, 10])
+def test_words_are_looked_for_among_what_waits_in_anothers_name(
+    walk: Walk, monkeypatch: pytest.MonkeyPatch, few: int
+) -> None:
+    packet = asked(walk, '@stages("1 of group:security")')
+    ria = walk.cast.member("Ria Reviewer", [Role.REVIEWER])
+    monkeypatch.setattr(search, "FEW", few)
+    monkeypatch.setattr(queries, "NEAR", 1)
+    more_like(packet, 3, words=lambda at: " elsewhere ")
+    text, one = "create_issue", [str(packet.public_id)]
+    assert shown(queue_of(Visitor(ria), q=text, show="mine")) == []
+    handed(walk.cast.ada, ria)
+    assert shown(queue_of(Visitor(ria), q=text, show="mine")) == one
+    assert shown(queue_of(Visitor(ria), q="else where", show="mine")) == []
+    assert len(shown(queue_of(Visitor(ria), q="elsewhere", show="mine"))) == 3
+    assert "for Ada Obi" in text_of(queue_of(Visitor(ria), q=text, show="mine"))
 
 
 def test_what_is_named_is_shown_however_far_it_is(
