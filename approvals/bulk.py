@@ -166,7 +166,7 @@ def _sealed_alone(packet: Packet) -> str:
 
 def _settled(packet: Packet, answer: Answer, member: Membership) -> Result:
     try:
-        settled = settle_packet(packet.public_id, answer, member=member)
+        settled = settle_packet(packet.public_id, answer, member=member).packet
     except Refusal as refusal:
         return Result(packet, answer.seen, str(refusal))
     if settled.held_until is not None:

@@ -6,7 +6,7 @@ wrote into the table carries nothing. What may be carried is said in `approvals.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from approvals import carry, seal, signing
 from approvals.models import Decision, Packet
@@ -59,10 +59,16 @@ def why_not_carried(source: Decision, packet: Packet) -> str:
     return ""
 
 
-def faults(packet: Packet) -> Iterator[tuple[Decision, str]]:
-    """Approvals of a packet that were given on another page and are not rightly carried over."""
-    votes = packet.votes().filter(verdict=Verdict.APPROVE)
-    for vote in votes.select_related("carried_from__packet").order_by("pk"):
+def faults(
+    packet: Packet, votes: Iterable[Decision] | None = None
+) -> Iterator[tuple[Decision, str]]:
+    """Approvals of a packet that were given on another page and are not rightly carried over.
+
+    `votes` are its answers that count, where the caller has read them, or they are read here.
+    """
+    for vote in packet.answers() if votes is None else votes:
+        if vote.verdict != Verdict.APPROVE:
+            continue
         source = vote.carried_from
         if source is None:
             if vote.digest != packet.digest:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from django.db import transaction
-from django.db.models import QuerySet
+from django.db.models import QuerySet, Subquery
 
 from approvals import (
     attention,
@@ -51,7 +51,7 @@ from portal.visible import says_something
 from runs import grants, lifecycle
 from runs.agent.port import ProposedCall
 from runs.judging import judge_network
-from runs.lifecycle import Draft, append_events, locked_run, run_facts
+from runs.lifecycle import Draft, append_events, run_facts
 from runs.models import Run, ToolCall
 from runs.states import CallState
 
@@ -83,8 +83,8 @@ class Answer:
 TAKES_CHANGES = (PacketKind.CALL, PacketKind.PUBLICATION)
 
 
-def settle_packet(public_id: uuid.UUID, answer: Answer, *, member: Membership) -> Packet:
-    """Record one person's answer. All of it is saved, or none of it is.
+def settle_packet(public_id: uuid.UUID, answer: Answer, *, member: Membership) -> Decision:
+    """Record one person's answer, and return it with its packet. All of it is saved, or none is.
 
     Raises a refusal of `approvals.errors` that says what to do next. A refusal that may be
     somebody's attempt leaves a line in the audit log, with the digests.
@@ -125,25 +125,25 @@ def _note_refusal(
 
 
 @transaction.atomic(durable=True)
-def _settle(public_id: uuid.UUID, answer: Answer, *, member: Membership) -> Packet:
+def _settle(public_id: uuid.UUID, answer: Answer, *, member: Membership) -> Decision:
     run, packet = locked_packet(public_id, member)
     # Both rows are locked from here on, so these checks hold until we commit. Who answers is read
     # now: roles may have gone while this waited.
     present = still_member(member)
     with lifecycle.together(run):
-        _answer(run, packet, answer, present)
-    return packet
+        return _answer(run, packet, answer, present)
 
 
-def _answer(run: Run, packet: Packet, answer: Answer, present: Membership) -> None:
+def _answer(run: Run, packet: Packet, answer: Answer, present: Membership) -> Decision:
     read_at = packet.tenant.audit_seq
     holder = delegation.holder_of(packet, present, answer.behalf) if answer.behalf else present
     _may_decide(packet, answer, present, holder)
-    votes = _VOTES.all(packet=packet.pk, round=packet.round)
+    votes = packet.answers()
     if (earlier := _earlier(packet, votes, present, holder)) is not None:
         same = earlier.token == answer.token and earlier.verdict == answer.verdict
         if answer.token and same and earlier.place == holder.user_id:
-            return
+            earlier.packet = packet
+            return earlier
         raise errors.AlreadyDecided(number=packet.number, verdict=earlier.verdict)
     now = database_now()
     still_decidable(packet, answer, run, now)
@@ -156,7 +156,7 @@ def _answer(run: Run, packet: Packet, answer: Answer, present: Membership) -> No
     widened = escalate(packet, run, now)
     if answer.verdict is Verdict.APPROVE:
         _counts(packet, holder)
-        demand_allowed(packet, run)
+        demand_allowed(packet, run, votes)
         acknowledged = _acknowledged(packet, answer)
     given_for = {}
     if holder is not present:
@@ -243,13 +243,7 @@ def _answer(run: Run, packet: Packet, answer: Answer, present: Membership) -> No
             self_approved=any(each.self_approved for each in votes),
         )
     tell(packet)
-
-
-_VOTES = statements.Query(
-    lambda: Decision.objects.filter(
-        packet=given("packet", Packet), round=given("round", Packet, "round")
-    ).order_by("pk")
-)
+    return vote
 
 
 _WORDS = {
@@ -305,10 +299,9 @@ def _counts(packet: Packet, member: Membership) -> None:
 def locked_packet(public_id: uuid.UUID, member: Membership) -> tuple[Run, Packet]:
     """Run and packet, locked in this order everywhere: two hops never wait for each other."""
     mine = {"tenant": member.tenant_id, "packet": public_id}
-    found = _RUN_OF.first(**mine)
-    if found is None:
+    run = _LOCKED_RUN.first(**mine)
+    if run is None:
         raise NotFound
-    run = locked_run(found[0])
     (packet,) = _LOCKED.all(**mine)
     return run, packet
 
@@ -319,7 +312,10 @@ def _of_tenant() -> QuerySet[Packet]:
     )
 
 
-_RUN_OF = statements.Query(lambda: _of_tenant().values_list("run_id"))
+# A packet is of one run as long as there is one.
+_LOCKED_RUN = statements.Query(
+    lambda: lifecycle.lockable().filter(pk=Subquery(_of_tenant().values("run")))
+)
 _LOCKED = statements.Query(lambda: lockable(_of_tenant()))
 
 
@@ -437,16 +433,17 @@ def _four_eyes(packet: Packet, answer: Answer, member: Membership, holder: Membe
     raise errors.OwnRequest(number=packet.number)
 
 
-def demand_allowed(packet: Packet, run: Run) -> None:
+def demand_allowed(packet: Packet, run: Run, votes: Sequence[Decision]) -> None:
     """Ask policy again: what it denies now is not approved, whatever it said before.
 
     Nor is it on the strength of an earlier vote that no passkey signed where one was demanded.
+    `votes` are the packet's answers that count, read since it was locked.
     """
     if packet.blocked:
         raise errors.ApprovalBlocked(number=packet.number, reason=packet.blocked)
-    for _, why in signing.unsigned(packet):
+    for _, why in signing.unsigned(packet, votes):
         raise errors.VoteNotSigned(number=packet.number, reason=why)
-    for _, why in carried.faults(packet):
+    for _, why in carried.faults(packet, votes):
         raise errors.VoteNotCarried(number=packet.number, reason=why)
     contract = lifecycle.contract_of(run)
     if packet.call is not None:

@@ -9,7 +9,9 @@ from django.db import models
 from django.db.models import Q, QuerySet
 
 from approvals.states import PacketKind, PacketState, PublicationState, Verdict
+from portal import statements
 from portal.models import Membership, Tenant
+from portal.statements import given
 from runs.models import CredentialGrant, EgressGrant, Resumption, Run, ToolCall
 
 
@@ -371,6 +373,10 @@ class Packet(models.Model):
         """The answers that count: those given since an approval was last undone."""
         return Decision.objects.filter(packet=self, round=self.round)
 
+    def answers(self) -> list[Decision]:
+        """The same read now, oldest first."""
+        return _ANSWERS.all(packet=self.pk, round=self.round)
+
 
 class PacketWord(models.Model):
     """One packet in the list of one of its words, or of its digest (`approvals.search`).
@@ -443,6 +449,13 @@ class Decision(models.Model):
     def place(self) -> int:
         """Whose place it fills, by primary key: that of whoever's right it was."""
         return self.on_behalf_of_id or self.person_id
+
+
+_ANSWERS = statements.Query(
+    lambda: Decision.objects.filter(
+        packet=given("packet", Packet), round=given("round", Packet, "round")
+    ).order_by("pk")
+)
 
 
 class Delegation(models.Model):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,15 +72,19 @@ def signature_of(packet: Packet, sent: str, person: User, behalf: int = 0) -> di
     )
 
 
-def unsigned(packet: Packet) -> list[tuple[Decision, str]]:
+def unsigned(packet: Packet, votes: Iterable[Decision] | None = None) -> list[tuple[Decision, str]]:
     """Approvals of a packet that demands passkeys, and that none signed: each with the reason.
 
     Asked again where an approval is used: a decision that somebody wrote into the table approves
-    nothing.
+    nothing. `votes` are its answers that count, where the caller has read them.
     """
     if not is_demanded(packet):
         return []
-    given = packet.votes().filter(verdict=Verdict.APPROVE).order_by("pk")
+    given = (
+        each
+        for each in (packet.answers() if votes is None else votes)
+        if each.verdict == Verdict.APPROVE
+    )
     return [(each, why) for each in given if (why := fault(each))]
 
 

@@ -106,7 +106,7 @@ def release_packet(packet_id: int) -> bool:
         hold_still(packet)
         if not quorum_of(packet).reached(voters_of(packet)):
             raise errors.TooFewNow(number=packet.number)
-        demand_allowed(packet, run)
+        demand_allowed(packet, run, packet.answers())
     except Refusal as refusal:
         _new_round(packet)
         note_hold(packet, run, "hold_ended", reason=str(refusal), round=packet.round)

@@ -369,13 +369,14 @@ def packet_decide(request: TenantRequest, public_id: uuid.UUID) -> HttpResponse:
         behalf=behalf_of(request),
     )
     try:
-        settled = deciding.settle_packet(public_id, answer, member=request.membership)
+        given = deciding.settle_packet(public_id, answer, member=request.membership)
     except NotFound:
         raise
     except Refusal as refusal:
         # The page again, with what is true now and with the words that were written.
         found = access_packet(request.membership, public_id)
         return _packet_page(request, found, _tabs_of(found)[0], refusal=refusal, comment=comment)
+    settled = given.packet
     if settled.canary is not None and settled.state != PacketState.OPEN:
         said = canary.words(settled, settled.decisions.all(), request.user.pk)
         tone = "wait" if verdict is Verdict.APPROVE else "done"
@@ -385,9 +386,7 @@ def packet_decide(request: TenantRequest, public_id: uuid.UUID) -> HttpResponse:
         said, tone = "Your answer counts. More are needed.", "wait"
     else:
         said, tone = _SAID[verdict], _TONES[verdict]
-    messages.success(
-        request, f"{said} {own.told_of_own(settled, request.user)}".strip(), extra_tags=tone
-    )
+    messages.success(request, f"{said} {attention.words(given.attention)}".strip(), extra_tags=tone)
     return redirect("approvals:packet", tenant=request.tenant.slug, public_id=public_id)
 
 

@@ -1,10 +1,11 @@
-"""Sessions as rows, asked for only under keys that a row can have."""
+"""Sessions as rows, asked for only under keys that a row can have; and whose they are."""
 
 from __future__ import annotations
 
 from datetime import datetime
 
 from django.contrib.auth import HASH_SESSION_KEY, SESSION_KEY
+from django.contrib.auth.backends import ModelBackend
 from django.contrib.sessions.backends import db
 from django.contrib.sessions.models import Session
 from django.utils import timezone
@@ -39,6 +40,18 @@ _SESSION = statements.Query(
         session_key=given("key", Session), expire_date__gt=given("now", Session, "expire_date")
     )
 )
+
+
+class People(ModelBackend):
+    """Django's own, which asks for the person of a request with a statement that is ready."""
+
+    def get_user(self, user_id: int) -> User | None:
+        """The person of this key, if they are active."""
+        found = _PERSON.first(user=user_id)
+        return found if found is not None and self.user_can_authenticate(found) else None
+
+
+_PERSON = statements.Query(lambda: User.objects.filter(pk=given("user", User)))
 
 
 def standing(key: str | None, user_id: int) -> tuple[User, datetime] | None:

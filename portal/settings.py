@@ -171,6 +171,7 @@ ROLES_CHANGED = "approvals.delegation.roles_changed"
 
 # --- People -----------------------------------------------------------------
 AUTH_USER_MODEL = "portal.User"
+AUTHENTICATION_BACKENDS = ["portal.sessions.People"]
 LOGIN_URL = "/signin/"
 LOGIN_REDIRECT_URL = "/"
 LOGOUT_REDIRECT_URL = "/signin/"

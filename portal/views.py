@@ -28,7 +28,7 @@ from portal.signing import signing_keys
 
 _GET_OR_POST = require_http_methods(["GET", "HEAD", "POST"])
 # The backend a person signed in by link is recorded with; there is only one.
-_BACKEND = "django.contrib.auth.backends.ModelBackend"
+_BACKEND = "portal.sessions.People"
 
 
 def _after_sign_in(request: HttpRequest) -> HttpResponse:

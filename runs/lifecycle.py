@@ -290,15 +290,15 @@ def _close_grants(run: Run, status: RunStatus, now: datetime) -> None:
 
 def _close_credentials(run: Run, status: RunStatus, now: datetime, lease: uuid.UUID | None) -> None:
     """No secret outlives the stretch of work it was made in, and none its run."""
+    if status not in ENDED and lease is None:
+        return
     over = {CredentialState.LIVE: CredentialState.ENDED}
     uses = CredentialGrant.objects.filter(run=run)
     if status in ENDED:
         over[CredentialState.REQUESTED] = CredentialState.WITHDRAWN
         over[CredentialState.APPROVED] = CredentialState.ENDED
-    elif lease is not None:
-        uses = uses.filter(lease=lease)
     else:
-        return
+        uses = uses.filter(lease=lease)
     for use in uses.filter(state__in=sorted(over)).select_related("credential"):
         if use.takes_back:
             # Who is asked to take it back answers outside of this transaction.
@@ -320,13 +320,14 @@ def locked_run(run_id: int) -> Run:
     return run
 
 
-_LOCKED = statements.Query(
-    lambda: (
-        Run.objects.select_for_update(no_key=True, of=("self",))
-        .select_related("tenant", "version", "version__contract")
-        .filter(pk=given("run", Run))
+def lockable() -> QuerySet[Run]:
+    """Runs to be locked, with all that moving one on may touch."""
+    return Run.objects.select_for_update(no_key=True, of=("self",)).select_related(
+        "tenant", "version", "version__contract"
     )
-)
+
+
+_LOCKED = statements.Query(lambda: lockable().filter(pk=given("run", Run)))
 
 
 def held_run(lease: Lease) -> Run:

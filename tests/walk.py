@@ -248,7 +248,7 @@ class Walk:
         digest = packet.digest if seen is None else seen
         typed = typed_word(packet) if typed is None else typed
         answer = Answer(verdict, digest, comment, token, typed, passkey)
-        return settle_packet(packet.public_id, answer, member=member or self.cast.ada)
+        return settle_packet(packet.public_id, answer, member=member or self.cast.ada).packet
 
     # --- Looking
 

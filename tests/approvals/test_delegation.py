@@ -49,7 +49,7 @@ def decide(
     behalf = giver.user_id if giver else 0
     typed = typed_word(packet)
     answer = Answer(verdict, packet.digest, comment, typed=typed, behalf=behalf, **more)
-    return settle_packet(packet.public_id, answer, member=member)
+    return settle_packet(packet.public_id, answer, member=member).packet
 
 
 def waiting_for_two(walk: Walk) -> Packet:

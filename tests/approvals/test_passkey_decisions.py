@@ -708,7 +708,7 @@ def test_whoever_decides_in_a_name_signs_with_their_own_key(walk: Walk, key: Sof
 
     def decide(giver: int, passkey: str) -> Packet:
         answer = Answer(Verdict.APPROVE, packet.digest, passkey=passkey, behalf=giver)
-        return settle_packet(packet.public_id, answer, member=cast.ada)
+        return settle_packet(packet.public_id, answer, member=cast.ada).packet
 
     for wrong in (0, cast.max.user_id):
         with pytest.raises(PasskeyRefused):

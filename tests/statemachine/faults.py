@@ -133,7 +133,7 @@ def an_approval_is_good_for_ever(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_policy_of_now_is_not_asked(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(deciding, "demand_allowed", lambda packet, run: None)
+    patch.setattr(deciding, "demand_allowed", lambda packet, run, votes: None)
 
 
 def an_act_is_tried_again_blindly(patch: pytest.MonkeyPatch) -> None:
@@ -211,7 +211,7 @@ def whoever_left_still_counts_after_a_hold(patch: pytest.MonkeyPatch) -> None:
 
 
 def policy_is_not_asked_after_a_hold(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(undo, "demand_allowed", lambda packet, run: None)
+    patch.setattr(undo, "demand_allowed", lambda packet, run, votes: None)
 
 
 def an_old_page_undoes(patch: pytest.MonkeyPatch) -> None:
