@@ -7,13 +7,15 @@ from datetime import datetime
 from django.db import connection
 from django.utils import timezone
 
+from portal import statements
+
 
 def database_now() -> datetime:
     """Now, by the database server; SQLite lives on this machine and has no other clock."""
     if connection.vendor != "postgresql":
         return timezone.now()
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT clock_timestamp()")
-        row = cursor.fetchone()
-    now: datetime = row[0]
+    now: datetime = _NOW.one()[0]
     return now
+
+
+_NOW = statements.Text("SELECT clock_timestamp()")

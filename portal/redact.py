@@ -119,6 +119,8 @@ def printable(text: str) -> str:
 
     JSON spells halves of a character, `"\\ud800"`, so anybody who answers in JSON can send them.
     """
+    if text.isascii():
+        return text.replace("\0", "\N{REPLACEMENT CHARACTER}")
     whole = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     return whole.replace("\0", "\N{REPLACEMENT CHARACTER}")
 

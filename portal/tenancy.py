@@ -14,16 +14,16 @@ from contextlib import contextmanager
 from django.conf import settings
 from django.db import connection
 
+from portal import statements
 from portal.database import FIRST, LAST, tenants_of
 
 
 def _set(row_scope: str) -> None:
     first, last = tenants_of(row_scope)
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT set_config(%s, %s, false), set_config(%s, %s, false)",
-            [FIRST, first, LAST, last],
-        )
+    _SEEN.one(first, last)
+
+
+_SEEN = statements.Text(f"SELECT set_config('{FIRST}', %s, false), set_config('{LAST}', %s, false)")
 
 
 @contextmanager

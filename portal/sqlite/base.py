@@ -36,6 +36,15 @@ class DatabaseWrapper(base.DatabaseWrapper):
     def create_cursor(self, name: str | None = None) -> PatientCursor:
         return self.connection.cursor(factory=PatientCursor)  # type: ignore[no-any-return]
 
+    def ready(self, query: str, params: Any) -> sqlite3.Cursor:
+        """Execute what is in SQLite's own words, with `?` for values. Raises SQLite's own errors.
+
+        Inside a transaction nothing is waited for.
+        """
+        if self.connection.in_transaction:
+            return self.connection.execute(query, params)  # type: ignore[no-any-return]
+        return self.create_cursor().ready(query, params)
+
 
 class PatientCursor(base.SQLiteCursorWrapper):
     """A cursor that waits where SQLite says that it is busy."""
@@ -43,6 +52,11 @@ class PatientCursor(base.SQLiteCursorWrapper):
     def execute(self, query: str, params: Any = None) -> Any:
         begins = query.startswith("BEGIN IMMEDIATE")
         return self._patiently(lambda: super(PatientCursor, self).execute(query, params), begins)
+
+    def ready(self, query: str, params: Any) -> PatientCursor:
+        """The same for what is in SQLite's own words."""
+        self._patiently(lambda: sqlite3.Cursor.execute(self, query, params))
+        return self
 
     def executemany(self, query: str, param_list: Any) -> Any:
         if iter(param_list) is param_list:

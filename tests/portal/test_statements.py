@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from datetime import timedelta
 from typing import Any
 
 import pytest
-from django.db import DatabaseError, connection, transaction
-from django.db.models import Model, QuerySet
+from django.core.exceptions import SynchronousOnlyOperation
+from django.db import DatabaseError, IntegrityError, connection, transaction
+from django.db.models import CharField, Model, QuerySet, Value
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
@@ -123,6 +125,39 @@ def test_nothing_is_locked_outside_of_a_transaction(cast: Cast) -> None:
         assert asked.captured_queries[0]["sql"].endswith("FOR UPDATE")
         with pytest.raises(transaction.TransactionManagementError):
             kept.all(tenant=cast.acme.pk)
+
+
+# --- What Django would have done around a statement --------------------------------------------
+
+
+def test_errors_of_the_driver_are_those_of_django(walk: Walk) -> None:
+    event = Event.objects.filter(run=parked_call(walk).run).earliest("seq")
+    with pytest.raises(IntegrityError), transaction.atomic():
+        statements.insert(event)
+    with transaction.atomic():
+        transaction.set_rollback(True)
+        with pytest.raises(transaction.TransactionManagementError):
+            audit.record("never.happened", tenant=walk.cast.acme, subject="x")
+
+
+def test_nothing_is_asked_in_an_event_loop(cast: Cast) -> None:
+    kept = statements.Query(lambda: Tenant.objects.filter(pk=given("tenant", Tenant)))
+    assert kept.all(tenant=cast.acme.pk) == [cast.acme]
+
+    async def ask() -> None:
+        kept.all(tenant=cast.acme.pk)
+
+    with pytest.raises(SynchronousOnlyOperation):
+        asyncio.run(ask())
+
+
+def test_a_per_cent_sign_is_one(cast: Cast) -> None:
+    """In the text itself, where the sign begins a place, and in a value."""
+    every = Tenant.objects.annotate(said=Value("100 %s %%", output_field=CharField()))
+    kept = statements.Query(
+        lambda: every.extra(where=["slug LIKE 'ac%%'"]).values_list("pk", "said")
+    )
+    assert kept.all() == [(cast.acme.pk, "100 %s %%")]
 
 
 # --- The chains, whose heads are moved on from what the caller knows --------------------------
