@@ -35,7 +35,7 @@ own_urlpatterns: list[URLPattern | URLResolver] = [
 handler400 = "portal.middleware.bad_request"
 
 urlpatterns: list[URLPattern | URLResolver] = [
-    path("", include((own_urlpatterns, "portal"))),
-    path("", include("runs.urls")),
     path("", include("approvals.urls")),
+    path("", include("runs.urls")),
+    path("", include((own_urlpatterns, "portal"))),
 ]
