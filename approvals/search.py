@@ -23,7 +23,7 @@ from runs.models import Run
 FEW = 2_000
 # Where every word is common: so many packets of the list are looked at for a page, and at first
 # only the nearest, among which most of such words are found.
-NEAR, FAR = 1_000, 3_000
+NEAR, FAR = 1_000, 2_000
 # So many words are followed to their packets. The longest of them have the fewest.
 _FOLLOWED = 4
 # Follows every byte that a word begins with: none of UTF-8 is as high.
