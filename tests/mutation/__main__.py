@@ -68,7 +68,7 @@ TESTS = (
                 "passkey_decisions",
             ),
             *("groups", "reminding", "carrying", "closing", "delegation", "tally", "canaries"),
-            "counting",
+            *("counting", "carried"),
         )
     ),
     *(f"tests/invariants/test_{each}.py" for each in ("binding", "closed", "who_counts", "rows")),
