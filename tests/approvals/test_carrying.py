@@ -140,6 +140,15 @@ def test_a_carried_vote_is_not_carried_twice_and_survives_another_detour(
     assert void_votes(fifth) == []
 
 
+def test_a_vote_on_other_content_in_between_is_in_nobodys_way(
+    walk: Walk, first: Packet, cleo: Membership
+) -> None:
+    second = edit(walk, first, OTHER, walk.cast.ada)
+    walk.decide(second, cleo)
+    third = edit(walk, second, FIRST, walk.cast.bo)
+    assert Decision.objects.get(packet=third).carried_from == Decision.objects.get(packet=first)
+
+
 def test_whoever_edits_loses_the_vote(walk: Walk, first: Packet, cleo: Membership) -> None:
     third = edit(walk, edit(walk, first, OTHER, cleo), FIRST, walk.cast.bo)
     assert not third.decisions.exists()
