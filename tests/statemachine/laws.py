@@ -15,6 +15,7 @@ from datetime import timedelta
 from typing import Any
 
 import rfc8785
+from django.db import connection
 
 from approvals import bundle
 from approvals.models import Decision, Packet, Publication
@@ -26,7 +27,8 @@ from runs.fetching import repositories_of
 from runs.models import Event, Run, ToolCall
 from tests.cast import Cast, git
 from tests.statemachine.reference import APPROVE, ENDED, Asked, LawBroken, hold
-from tests.statemachine.state import RULES, Heard, State
+from tests.statemachine.rules import RULES
+from tests.statemachine.state import Heard, State
 
 EXPIRES = timedelta(minutes=60)
 VALID_SECONDS = {"egress": 5 * 60}
@@ -312,9 +314,10 @@ def must_hear(step: Step, heard: Heard) -> str:
 def law_6_nobody_approves_their_own(step: Step) -> None:
     world = step.world
     users = {member.user_id: name for name, member in world.members.items()}
-    stored: dict[int, list[tuple[str, str, str]]] = {}
+    stored: dict[int, list[tuple[str, str, str, str]]] = {}
     for each in Decision.objects.filter(packet__tenant=world.cast.acme).order_by("pk"):
-        answer = (users[each.person_id], each.verdict, each.digest)
+        giver = users[each.on_behalf_of_id] if each.on_behalf_of_id else ""
+        answer = (users[each.person_id], giver, each.verdict, each.digest)
         stored.setdefault(each.packet_id, []).append(answer)
     for key, packet in step.after.packets.items():
         asked, name = world.asked[key], _named(packet)
@@ -322,7 +325,7 @@ def law_6_nobody_approves_their_own(step: Step) -> None:
         hold(6, not packet.self_approved, f"{name} is labelled self-approved, and no one is alone")
         hold(6, packet.needed == asked.wants.least, f"{name} needs {packet.needed} people")
         votes = [*asked.void, *asked.votes]
-        given = [(each.name, each.verdict, each.digest) for each in votes]
+        given = [(each.name, each.giver, each.verdict, each.digest) for each in votes]
         hold(6, packet.round == asked.round, f"{name} is in round {packet.round} of votes")
         if packet.state == "open":
             hold(6, packet.held_until == asked.held_until, f"{name} is held {packet.held_until}")
@@ -339,16 +342,34 @@ def law_6_nobody_approves_their_own(step: Step) -> None:
 
 
 def law_7_a_tenant_sees_only_itself(step: Step) -> None:
-    acme, globex = step.world.cast.acme, step.world.cast.globex
-    for model in (Packet, ToolCall, Publication, Event):
-        crossed = model.objects.filter(run__tenant=acme).exclude(tenant=acme)
-        hold(7, not crossed.exists(), f"a {model.__name__} of a run belongs to another tenant")
-    decided = Decision.objects.filter(packet__tenant=acme)
-    hold(7, not decided.exclude(tenant=acme).exists(), "a decision belongs to another tenant")
-    outsider = decided.filter(person=step.world.cast.eve.user)
-    hold(7, not outsider.exists(), "somebody of another tenant decided")
-    hold(7, AuditEntry.objects.filter(tenant=globex).count() == 1, "another tenant heard of it")
-    hold(7, not Run.objects.filter(tenant=globex).exists(), "another tenant has a run of it")
+    acme, globex = step.world.cast.acme.pk, step.world.cast.globex.pk
+    eve = step.world.cast.eve.user_id
+    names = ("packet", "call", "publication", "event", "decision", "decision by somebody")
+    with connection.cursor() as cursor:
+        cursor.execute(_CROSSED, [*(acme,) * 11, eve, globex, globex])
+        *crossed, heard, runs = cursor.fetchone()
+    for name, count in zip(names, crossed, strict=True):
+        hold(7, count == 0, f"{count} times there is a {name} of another tenant")
+    hold(7, heard == 1, "another tenant heard of it")
+    hold(7, runs == 0, "another tenant has a run of it")
+
+
+# One statement: this is asked after every step.
+_OF_RUNS = "SELECT count(*) FROM {} a JOIN runs_run r ON r.id = a.run_id"
+_OF_RUNS += " WHERE r.tenant_id = %s AND a.tenant_id <> %s"
+_TABLES = [each._meta.db_table for each in (Packet, ToolCall, Publication, Event)]
+_DECIDED = "SELECT count(*) FROM approvals_decision d JOIN approvals_packet p ON p.id = d.packet_id"
+_DECIDED += " WHERE p.tenant_id = %s AND "
+_CROSSED = "SELECT " + ", ".join(
+    f"({each})"
+    for each in (
+        *(_OF_RUNS.format(table) for table in _TABLES),
+        f"{_DECIDED} d.tenant_id <> %s",
+        f"{_DECIDED} d.person_id = %s",
+        "SELECT count(*) FROM portal_auditentry WHERE tenant_id = %s",
+        "SELECT count(*) FROM runs_run WHERE tenant_id = %s",
+    )
+)
 
 
 def law_14_evidence_is_chained(step: Step) -> None:

@@ -15,7 +15,8 @@ from tests.statemachine.ground import CallFate, Ground, PushFate
 from tests.statemachine.laws import Rows, Step
 from tests.statemachine.paths import Event
 from tests.statemachine.reference import ANSWERS, APPROVE, ENDED, hold
-from tests.statemachine.state import MOST_RUNS, RULES, VOTERS
+from tests.statemachine.rules import RULES
+from tests.statemachine.state import MOST_RUNS, VOTERS
 from tests.statemachine.table import EDGES, Move
 from tests.statemachine.world import World
 
@@ -211,6 +212,17 @@ class Sequence(RuleBasedStateMachine):
     def vote(self, packet: int, voter: int, verdict: str) -> None:
         self.play("vote", packet, voter, verdict)
 
+    @precondition(lambda self: self.world.packets("open") and self.world.handed)
+    @rule(
+        packet=NUMBER, which=NUMBER, voter=NUMBER, rightly=MOSTLY, verdict=st.sampled_from(ANSWERS)
+    )
+    def vote_for(self, packet: int, which: int, voter: int, rightly: bool, verdict: str) -> None:
+        """In the name of somebody who handed it over: who has it, or anybody."""
+        rows = self.world.handed
+        handed = rows[sorted(rows)[which % len(rows)]]
+        name = VOTERS.index(handed.taker) if rightly else voter
+        self.play("vote", packet, name, verdict, behalf=VOTERS.index(handed.giver))
+
     @precondition(lambda self: self.world.packets("open"))
     @rule(packet=NUMBER, voters=st.permutations(range(4)))
     def all_approve(self, packet: int, voters: list[int]) -> None:
@@ -251,6 +263,15 @@ class Sequence(RuleBasedStateMachine):
     @rule(event=st.sampled_from(("change_roles", "leave", "switch")), who=NUMBER, roles=NUMBER)
     def people_change(self, event: str, who: int, roles: int) -> None:
         self.play(event, who, *([roles] if event == "change_roles" else []))
+
+    @rule(giver=GOOD, taker=NUMBER, span=st.sampled_from(("an approval", "a packet")), later=MOSTLY)
+    def hand_over(self, giver: int, taker: int, span: str, later: bool) -> None:
+        self.play("hand_over", giver, taker, span, later=not later)
+
+    @precondition(lambda self: self.world.handed)
+    @rule(number=NUMBER, person=NUMBER)
+    def take_back(self, number: int, person: int) -> None:
+        self.play("take_back", number, person)
 
     @rule(rules=st.sampled_from((*sorted(RULES), "")), author=NUMBER, approve=MOSTLY)
     def change_policy(self, rules: str, author: int, approve: bool) -> None:

@@ -10,12 +10,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 from tests.statemachine.reference import APPROVE, CHANGES, DENY
-from tests.statemachine.state import AUTHORS, ROLES, TOOLS, VOTERS
+from tests.statemachine.state import AUTHORS, TOOLS, VOTERS
 
 Event: TypeAlias = tuple[Any, ...]
 PLAIN, SEALED, QUESTION = range(len(TOOLS))
 ADA, BO, CY, UNA, OLU, VIC, MONA, EVE = range(len(VOTERS))
-VIEWER = ROLES.index(["viewer"])
 MAX_WRITES, UNA_WRITES = range(len(AUTHORS))
 
 
@@ -34,6 +33,11 @@ def publish(fate: str = "well") -> Event:
 
 def look(then: str) -> Event:
     return ("look", 0, {"then": then})
+
+
+def hand(giver: int, taker: int, **named: Any) -> Event:
+    """A right is handed over, for less time than a packet is open."""
+    return ("hand_over", giver, taker, "an approval", named)
 
 
 def policy(rules: str, author: int = MAX_WRITES) -> Event:
@@ -166,10 +170,6 @@ PATHS: Mapping[str, Sequence[Event]] = {
         *(HOLD, SWEEP, ("undo", 0, BO), vote(0, ADA), ("undo", 0, BO, {"late": True})),
         *(HOLD, SWEEP, work()),
     ),
-    "the one who approved loses the role in the hold": (
-        *(policy("held"), *APPROVED, ("change_roles", 0, VIEWER), ("undo", 0, VIC)),
-        *(("undo", 0, ADA), ("undo", 0, ADA)),
-    ),
     "the one who approved leaves in the hold": (
         *(policy("held"), *APPROVED, ("leave", 0), HOLD, SWEEP, vote(0, BO), HOLD, SWEEP),
     ),
@@ -241,5 +241,62 @@ PATHS: Mapping[str, Sequence[Event]] = {
     ),
     "nothing is heard of a packet": (
         *(START, ("ask", 0, PLAIN), ("lose_hops",), MOMENT, SWEEP, CARRY, vote(0, ADA)),
+    ),
+    # In another's name
+    "somebody decides in another's name": (
+        *(policy("strict"), *ONE_CALL, hand(ADA, UNA), vote(0, UNA, behalf=ADA)),
+        *(vote(0, UNA), vote(0, ADA), vote(0, UNA, DENY), vote(0, BO), work()),
+    ),
+    "both count as one, the other way round": (
+        *(policy("strict"), *ONE_CALL, hand(ADA, UNA), vote(0, UNA), vote(0, UNA, behalf=ADA)),
+        *(vote(0, ADA, behalf=UNA), vote(0, ADA), work()),
+    ),
+    "the right is over": (
+        *(*ONE_CALL, hand(ADA, UNA), APPROVAL, vote(0, UNA, behalf=ADA), vote(0, ADA)),
+    ),
+    "the right is not there yet": (
+        *(*ONE_CALL, hand(ADA, UNA, later=True), vote(0, UNA, behalf=ADA), HOLD),
+        *(vote(0, UNA, behalf=ADA), work()),
+    ),
+    "the right is taken back": (
+        *(*ONE_CALL, hand(ADA, UNA), ("take_back", 0, BO), ("take_back", 0, ADA)),
+        vote(0, UNA, behalf=ADA),
+    ),
+    "what was decided in time stays": (
+        *(policy("strict"), *ONE_CALL, hand(ADA, UNA), vote(0, UNA, behalf=ADA)),
+        *(("take_back", 0, UNA), APPROVAL, vote(0, BO), work()),
+    ),
+    "whoever gave it leaves": (
+        *(policy("strict"), *ONE_CALL, hand(ADA, UNA), vote(0, UNA, behalf=ADA), ("leave", 0)),
+        *(vote(0, BO), vote(0, UNA, behalf=ADA), ("leave", 0), vote(0, CY), work()),
+    ),
+    "whoever has it loses the roles": (
+        *(policy("strict"), *ONE_CALL, hand(ADA, CY), vote(0, CY, behalf=ADA)),
+        *(("change_roles", 2, 3), vote(0, BO), vote(0, UNA), work()),
+    ),
+    "whoever gave it is switched off": (
+        *(*REVIEW, hand(BO, UNA), ("switch", 1), vote(0, UNA, behalf=BO), ("switch", 1)),
+        *(vote(0, UNA, behalf=BO), publish()),
+    ),
+    "the right is never handed on": (
+        *(*ONE_CALL, hand(ADA, UNA), hand(UNA, BO), vote(0, BO, behalf=ADA)),
+        *(vote(0, BO, behalf=UNA), work()),
+    ),
+    "the right is for other tools": (
+        *(*ONE_CALL, hand(ADA, UNA, tool=QUESTION), vote(0, UNA, behalf=ADA)),
+        *(hand(ADA, UNA, tool=PLAIN), vote(0, UNA, behalf=ADA, token=1)),
+        *(vote(0, UNA, behalf=ADA, token=1, settled=True), work()),
+    ),
+    "whoever asked is not let in by another": (
+        *(("start", 1), ("ask", 0, PLAIN), CARRY, hand(CY, BO), hand(BO, CY)),
+        *(vote(0, BO, behalf=CY), vote(0, CY, behalf=BO), vote(0, BO), work()),
+    ),
+    "who has nothing to hand over": (
+        *(hand(who, ADA) for who in (OLU, VIC, MONA, ADA)),
+        *(hand(ADA, who) for who in (OLU, MONA, EVE)),
+    ),
+    "a group counts for whoever gave": (
+        *(policy("staged"), *ONE_CALL, hand(ADA, CY), vote(0, CY), vote(0, CY, behalf=ADA)),
+        *(vote(0, UNA), work()),
     ),
 }

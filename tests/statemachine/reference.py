@@ -6,7 +6,7 @@ people did and what the clock says; the laws compare what it concludes with what
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from itertools import permutations
@@ -19,6 +19,7 @@ ENDED = frozenset({"published", "denied", "failed", "cancelled", "expired"})
 MAY_APPROVE = {"publication": {"publisher"}}
 MAY_HOLD_BACK = {"publication": {"publisher", "reviewer"}}
 ANYTHING_ELSE = {"reviewer"}
+ANSWERING = frozenset({"publisher", "reviewer"})
 SENT_BACK = ("call", "publication")
 
 
@@ -76,15 +77,45 @@ class Person:
     def there(self) -> bool:
         return self.inside and self.active
 
+    @property
+    def answers(self) -> bool:
+        """Whether there is anything this person may answer."""
+        return self.there and not self.machine and bool(self.roles & ANSWERING)
+
+
+@dataclass
+class Handed:
+    """One person's right in another's hands, from when to when, for these tools or for all."""
+
+    giver: str
+    taker: str
+    begins: datetime
+    ends: datetime
+    tools: frozenset[str] = frozenset()
+    over: bool = False
+
+    def holds(self, people: Mapping[str, Person], tool: str, now: datetime) -> bool:
+        """Whether the taker may decide about this tool in the giver's name at this moment."""
+        giver, taker = people[self.giver], people[self.taker]
+        there = giver.there and not giver.machine and taker.answers
+        in_time = not self.over and self.begins <= now < self.ends
+        return there and in_time and (not self.tools or tool in self.tools)
+
 
 @dataclass(frozen=True)
 class Vote:
-    """One answer that was accepted."""
+    """One answer that was accepted; `giver` is whose right it was, if not that person's own."""
 
     name: str
     verdict: str
     digest: str
-    token: str
+    token: str = ""
+    giver: str = ""
+
+    @property
+    def holder(self) -> str:
+        """Whose place it fills."""
+        return self.giver or self.name
 
 
 @dataclass
@@ -124,8 +155,9 @@ class Asked:
         self.votes, self.held_until = [], None
         self.undone += 1
 
-    def vote_of(self, name: str) -> Vote | None:
-        return next((each for each in self.votes if each.name == name), None)
+    def voices_of(self, *names: str) -> list[Vote]:
+        """The answers of these people, and those in their names."""
+        return [each for each in self.votes if {each.name, each.holder} & {*names}]
 
     def allowed(self, person: Person, verdict: str) -> bool:
         """Whether the person's roles are enough for the answer."""
@@ -133,18 +165,23 @@ class Asked:
         return bool(person.roles & table.get(self.kind, ANYTHING_ELSE))
 
     def counted(self, people: Mapping[str, Person]) -> dict[int, Person]:
-        """Whose approvals count now, by human."""
+        """Whose places approvals fill now, by human.
+
+        Where somebody decided in another's name neither of the two may be barred, and both must
+        still be people who answer.
+        """
         found: dict[int, Person] = {}
         for vote in self.votes:
-            person = people[vote.name]
-            counts = person.there and not person.machine and person.key not in self.barred
+            actor, holder = people[vote.name], people[vote.holder]
             if (
                 vote.verdict == APPROVE
                 and vote.digest == self.digest
-                and counts
-                and self.allowed(person, APPROVE)
+                and actor.answers
+                and holder.answers
+                and not {actor.key, holder.key} & self.barred
+                and self.allowed(holder, APPROVE)
             ):
-                found[person.key] = person
+                found[holder.key] = holder
         return found
 
     def enough(self, people: Mapping[str, Person]) -> bool:
@@ -171,92 +208,3 @@ class Asked:
         if self.approved_at is None:
             return False
         return self.approved_at <= now < self.approved_at + timedelta(seconds=self.valid_seconds)
-
-
-@dataclass(frozen=True)
-class Answered:
-    """One answer as somebody sends it."""
-
-    person: Person
-    verdict: str
-    seen: str
-    token: str = ""
-
-
-def objections(
-    asked: Asked, answer: Answered, *, state: str, run: str, now: datetime, rules: Rules
-) -> set[str]:
-    """Every reason for which this answer must be refused. None: it must be accepted."""
-    person, why = answer.person, set()
-    if not person.there:
-        why.add("portal.not_found")
-    if person.machine:
-        why.add("approvals.machine_may_not_decide")
-    if not asked.allowed(person, answer.verdict):
-        why.add("portal.not_allowed")
-    if answer.verdict == CHANGES and asked.kind not in SENT_BACK:
-        why.add("portal.bad_input")
-    if not answer.seen:
-        why.add("approvals.needs_digest")
-    if why:
-        return why
-    earlier = asked.vote_of(person.name)
-    if earlier is not None:
-        same = bool(answer.token) and (earlier.token, earlier.verdict) == (
-            answer.token,
-            answer.verdict,
-        )
-        return set() if same else {"approvals.already_decided"}
-    if state != "open":
-        why.add("approvals.already_settled")
-    if run in ENDED:
-        why.add("approvals.run_over")
-    if now >= asked.expires:
-        why.add("approvals.packet_expired")
-    if asked.held_until is not None:
-        why.add("approvals.packet_held")
-    if answer.seen != asked.digest:
-        why.add("approvals.packet_changed")
-    if answer.verdict == APPROVE:
-        if person.key in asked.barred:
-            why.add("approvals.own_request")
-        if asked.tool in rules.denies:
-            why.add("approvals.policy_now_denies")
-        if asked.wants.groups and not person.groups & set(asked.wants.groups):
-            why.add("approvals.counts_for_nothing")
-    return why
-
-
-def objections_to_undo(asked: Asked, person: Person, *, seen: int) -> set[str]:
-    """The same for taking an approval back, of which the page showed this round."""
-    why = set()
-    if not person.there:
-        why.add("portal.not_found")
-    if person.machine:
-        why.add("approvals.machine_may_not_decide")
-    # Whoever gave one of the approvals takes it back, whatever they may by now.
-    if not asked.allowed(person, DENY) and asked.vote_of(person.name) is None:
-        why.add("portal.not_allowed")
-    if asked.held_until is None or seen != asked.round:
-        why.add("approvals.nothing_held")
-    return why
-
-
-def objections_to_withdrawal(asked: Asked, person: Person, *, state: str, run: str) -> set[str]:
-    """The same for taking the question back."""
-    why = set()
-    if not person.there:
-        why.add("portal.not_found")
-    if person.name != asked.asker:
-        why.add("approvals.not_yours")
-    if state != "open":
-        why.add("approvals.already_settled")
-    if run in ENDED:
-        why.add("approvals.run_over")
-    return why
-
-
-def one_of(names: Iterable[str], number: int) -> str:
-    """A choice that a plain number makes."""
-    listed = sorted(names)
-    return listed[number % len(listed)]

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
 from approvals import groups
 from approvals.models import Packet, Publication
-from approvals.policy_text import DEFAULT_POLICY
 from portal.errors import Refusal
 from portal.handoff import Job
 from portal.models import Membership
@@ -20,58 +19,8 @@ from runs.states import CallState, RunStatus
 from tests.acceptance.kit import give_credential
 from tests.cast import Cast, make_version
 from tests.statemachine.ground import CallFate, Ground, Hand, Told
-from tests.statemachine.reference import Asked, Person, Rules, Wants
-from tests.walk import NO_HTTP
+from tests.statemachine.reference import Asked, Handed, Person
 
-STRICT = """
-@id("two-for-plain")
-@why("It is plain.")
-@needs("2")
-permit (principal, action == Action::"ask", resource)
-when { context.tool == "plain" || context.kind == "network" };
-
-@id("an-admin-for-sealed")
-@why("It uses a secret.")
-@role("admin")
-permit (principal, action == Action::"ask", resource)
-when { context.tool == "sealed" };
-
-@id("two-to-publish")
-@why("It leaves.")
-@needs("2")
-permit (principal, action == Action::"publish", resource);
-"""
-HELD = """
-@id("held-for-minutes")
-@why("It can be undone.")
-@hold("10m")
-permit (principal, action == Action::"ask", resource)
-when { context.tool == "plain" || context.kind == "network" };
-
-@id("held-to-publish")
-@why("It leaves.")
-@hold("10m")
-permit (principal, action == Action::"publish", resource);
-"""
-STAGED = """
-@id("one-of-each")
-@why("Both must know.")
-@stages("1 of group:security, 1 of group:owners")
-permit (principal, action == Action::"ask", resource)
-when { context.tool == "plain" };
-"""
-TWO, LATER = Wants(2), Wants(hold=timedelta(minutes=10))
-BOTH_GROUPS = Wants(groups=("security", "owners"))
-RULES: Mapping[str, Rules] = {
-    "usual": Rules(DEFAULT_POLICY),
-    "strict": Rules(
-        DEFAULT_POLICY + STRICT,
-        {"plain": TWO, "network": TWO, "publish": TWO, "sealed": Wants(1, "admin")},
-    ),
-    "held": Rules(DEFAULT_POLICY + HELD, {"plain": LATER, "network": LATER, "publish": LATER}),
-    "staged": Rules(DEFAULT_POLICY + STAGED, {"plain": BOTH_GROUPS}),
-    "shut": Rules(DEFAULT_POLICY + NO_HTTP, denies=frozenset({"plain", "sealed"})),
-}
 SHIPPED = 1
 """The version that every tenant begins with; nobody in it wrote it."""
 
@@ -117,6 +66,8 @@ class State:
     members: dict[str, Membership] = field(default_factory=dict)
     asked: dict[int, Asked] = field(default_factory=dict)
     versions: dict[int, tuple[str, str]] = field(default_factory=dict)
+    # What people handed over, by the key of its row.
+    handed: dict[int, Handed] = field(default_factory=dict)
     rules: str = "usual"
     hands: dict[int, Hand] = field(default_factory=dict)
     old_hands: list[Hand] = field(default_factory=list)

@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from tests.statemachine.faults import FAULTS, Fault
+from tests.statemachine.faults_of_rules import MORE
 from tests.statemachine.ground import Ground
 from tests.statemachine.machine import Player, machine
 from tests.statemachine.paths import PATHS
@@ -25,6 +26,7 @@ from tests.walk import Walk
 
 SEQUENCES = int(os.environ.get("IMPRIMATUR_SEQUENCES", "0"))
 FEW = 10
+WITH_MORE = {**FAULTS, **MORE}
 
 
 def by_chance(
@@ -72,10 +74,10 @@ def test_whatever_happens_the_invariants_hold(
     assert missed(moves) == []
 
 
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
+@pytest.mark.parametrize("fault", WITH_MORE, ids=lambda fault: fault.__name__)
 def test_each_fault_is_found(walk: Walk, fault: Fault, monkeypatch: pytest.MonkeyPatch) -> None:
     """The laws would not be worth much if they held where something is wrong."""
-    path, law = FAULTS[fault]
+    path, law = WITH_MORE[fault]
     offered = any(event[0] == "offer" for event in PATHS[path])
     ground = Ground.laid(walk, monkeypatch, candidates=offered)
     fault(monkeypatch)
@@ -86,7 +88,7 @@ def test_each_fault_is_found(walk: Walk, fault: Fault, monkeypatch: pytest.Monke
 
 if SEQUENCES:
 
-    @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
+    @pytest.mark.parametrize("fault", WITH_MORE, ids=lambda fault: fault.__name__)
     def test_chance_finds_it_too(walk: Walk, fault: Fault, monkeypatch: pytest.MonkeyPatch) -> None:
         """Not with a few sequences: some of these need three rare things one after the other."""
         ground = Ground.laid(walk, monkeypatch)

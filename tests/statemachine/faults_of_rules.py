@@ -1,0 +1,108 @@
+"""More faults put in on purpose: in what rules demand, and in who speaks for whom.
+
+Each is the smallest change that a tired person could make (`tests.statemachine.faults`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+import pytest
+from django.db.models import QuerySet
+
+from approvals import counting, deciding, delegation
+from approvals.models import Delegation, Packet
+from portal.clock import database_now
+from portal.models import Membership
+from portal.roles import Permission
+from tests.statemachine.faults import Fault
+
+# --- In another's name ------------------------------------------------------------------------
+
+
+def _rows(tenant_id: int, **wanted: Any) -> QuerySet[Delegation]:
+    rows = Delegation.objects.filter(tenant=tenant_id, giver__user__is_active=True, **wanted)
+    return rows.select_related("giver__user", "giver__tenant", "taker__user")
+
+
+def a_right_is_used_after_its_end(patch: pytest.MonkeyPatch) -> None:
+    def in_force(tenant_id: int, now: datetime) -> QuerySet[Delegation]:
+        return _rows(tenant_id, ended_at=None, begins_at__lte=now)
+
+    patch.setattr(delegation, "in_force", in_force)
+
+
+def a_right_is_used_before_it_begins(patch: pytest.MonkeyPatch) -> None:
+    def in_force(tenant_id: int, now: datetime) -> QuerySet[Delegation]:
+        return _rows(tenant_id, ended_at=None, ends_at__gt=now)
+
+    patch.setattr(delegation, "in_force", in_force)
+
+
+def a_right_is_used_though_it_was_taken_back(patch: pytest.MonkeyPatch) -> None:
+    def in_force(tenant_id: int, now: datetime) -> QuerySet[Delegation]:
+        return _rows(tenant_id, begins_at__lte=now, ends_at__gt=now)
+
+    patch.setattr(delegation, "in_force", in_force)
+
+
+def a_right_is_for_everything(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(delegation, "is_for", lambda handed, packet: True)
+
+
+def a_right_is_handed_on(patch: pytest.MonkeyPatch) -> None:
+    real = delegation.holder_of
+
+    def holder(packet: Packet, taker: Membership, giver: int, **named: Any) -> Membership:
+        try:
+            return real(packet, taker, giver, **named)
+        except delegation.NotInTheirName:
+            for each in delegation.received(taker, database_now()):
+                return real(packet, each.giver, giver, **named)
+            raise
+
+    patch.setattr(delegation, "holder_of", holder)
+
+
+def both_of_two_speak(patch: pytest.MonkeyPatch) -> None:
+    """Whoever gave a right and whoever has it are two people."""
+    real = deciding._earlier
+
+    def earlier(packet: Packet, votes: Any, member: Membership, holder: Membership) -> Any:
+        return real(packet, [each for each in votes if each.person == member.user], member, member)
+
+    patch.setattr(deciding, "_earlier", earlier)
+
+
+def whoever_asked_is_let_in_by_another(patch: pytest.MonkeyPatch) -> None:
+    real = deciding._four_eyes
+    patch.setattr(
+        deciding,
+        "_four_eyes",
+        lambda packet, answer, member, _: real(packet, answer, member, member),
+    )
+
+
+def a_right_outlives_its_giver(patch: pytest.MonkeyPatch) -> None:
+    roles = ["reviewer", "publisher"]
+    patch.setattr(counting, "_roles_of", lambda tenant, people: dict.fromkeys(people, roles))
+
+
+def whoever_decides_for_another_needs_no_role(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(counting, "DECIDING", frozenset(Permission))
+
+
+MORE: Mapping[Fault, tuple[str, int]] = {
+    a_right_is_used_after_its_end: ("the right is over", 6),
+    a_right_is_used_before_it_begins: ("the right is not there yet", 6),
+    a_right_is_used_though_it_was_taken_back: ("the right is taken back", 6),
+    a_right_is_for_everything: ("the right is for other tools", 6),
+    a_right_is_handed_on: ("the right is never handed on", 6),
+    both_of_two_speak: ("somebody decides in another's name", 6),
+    whoever_asked_is_let_in_by_another: ("whoever asked is not let in by another", 6),
+    a_right_outlives_its_giver: ("whoever gave it leaves", 6),
+    whoever_decides_for_another_needs_no_role: ("whoever has it loses the roles", 6),
+}
+"""Each fault with a path that meets it, and the law that it breaks there first."""
