@@ -11,7 +11,7 @@ from runs import grants, lifecycle
 from runs.agent.port import ProposedCall
 from runs.egress.asking import Ask
 from runs.models import EgressGrant, Run, ToolCall
-from runs.states import RunStatus
+from runs.states import CallState, RunStatus
 from tests.statemachine import ground
 from tests.statemachine.ground import CallFate, Hand, PushFate
 from tests.statemachine.reference import ENDED
@@ -43,6 +43,21 @@ class Agents(State):
             elif name not in RULES[self.rules].denies:
                 given = {"place": f"p{number}", "title": f"Number {number}"}
                 calls.append(ProposedCall(f"call-{number}", name, "http", given, ""))
+                self.proposed[f"call-{number}"] = dict(given)
+        self._park(worker, calls)
+
+    def ask_again(self, hand: int) -> None:
+        """The agent wants exactly what was approved in vain, as a new call."""
+        worker = self.one_of(self.busy(), hand)
+        earlier = ToolCall.objects.filter(run=worker.run, state=CallState.EXPIRED, kind="http")
+        before = earlier.order_by("-pk").first()
+        if before is None or before.tool in RULES[self.rules].denies:
+            return
+        name = f"call-{ToolCall.objects.filter(tenant=self.cast.acme).count()}"
+        self.proposed[name] = dict(before.arguments)
+        self._park(worker, [ProposedCall(name, before.tool, "http", before.arguments, "")])
+
+    def _park(self, worker: Hand, calls: list[ProposedCall]) -> None:
         if calls:
             ground.park(worker, *calls)
             del self.hands[worker.run.pk]

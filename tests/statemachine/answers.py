@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 
 from approvals.confirm import typed_word
 from approvals.deciding import Answer, settle_packet
+from approvals.editing import edit_packet
 from approvals.models import Packet
 from approvals.states import Verdict
 from approvals.undo import undo_approval
@@ -15,8 +17,10 @@ from tests.statemachine.agents import Agents
 from tests.statemachine.reference import LawBroken, Vote
 from tests.statemachine.refusals import (
     Answered,
+    Edited,
     Now,
     objections,
+    objections_to_edit,
     objections_to_undo,
     objections_to_withdrawal,
 )
@@ -84,6 +88,36 @@ class Answers(Agents):
             (each.giver, each.taker) == (giver, name) and each.holds(self.people, tool, self.now)
             for each in self.handed.values()
         )
+
+    def edit(
+        self, packet: int, editor: int, variant: int, *, late: bool = False, settled: bool = False
+    ) -> None:
+        """Somebody puts other arguments in the place of a call's: the agent's own, or others.
+
+        `late` from a page that showed other ones.
+        """
+        chosen = self.one_of(self.packets() if settled else self.packets("open"), packet)
+        asked, name = self.asked[chosen.pk], VOTERS[editor % len(VOTERS)]
+        own = self.proposed.get(asked.call, {})
+        wanted = {**own, "title": f"Title {variant}"} if variant else dict(own)
+        seen = "0" * 64 if late else asked.digest
+        changes = wanted != asked.arguments
+        again = any(
+            (each.before, each.editor, each.arguments) == (chosen.pk, name, wanted)
+            for each in self.asked.values()
+            if not each.superseded
+        )
+        edited = Edited(self.people[name], seen, changes, again)
+        expected = objections_to_edit(asked, edited, self.at(chosen))
+        self._expect(
+            f"{name}'s edit of packet {chosen.number}",
+            expected,
+            lambda: edit_packet(
+                chosen.public_id, member=self.members[name], seen=seen, text=json.dumps(wanted)
+            ),
+        )
+        if not expected and not again:
+            asked.superseded, self.edited = True, (name, chosen.pk, wanted)
 
     def undo(self, packet: int, voter: int, *, late: bool = False) -> None:
         """Somebody takes an approval back; `late` from a page that showed an earlier round."""

@@ -5,18 +5,24 @@ Each is the smallest change that a tired person could make (`tests.statemachine.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import datetime
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from django.db.models import QuerySet
 
-from approvals import counting, deciding, delegation
+from approvals import carried, carry, carrying, counting, deciding, delegation, editing
+from approvals.counting import People
 from approvals.models import Delegation, Packet
+from approvals.opening import Edit, packet_of_call
+from portal import audit
 from portal.clock import database_now
-from portal.models import Membership
+from portal.models import Membership, Tenant, User
 from portal.roles import Permission
+from runs.models import Run, ToolCall
 from tests.statemachine.faults import Fault
 
 # --- In another's name ------------------------------------------------------------------------
@@ -94,6 +100,74 @@ def whoever_decides_for_another_needs_no_role(patch: pytest.MonkeyPatch) -> None
     patch.setattr(counting, "DECIDING", frozenset(Permission))
 
 
+# --- Edits, and votes that are carried over ---------------------------------------------------
+
+
+def _edits(patch: pytest.MonkeyPatch, spoil: Callable[[Edit, Run], Edit]) -> None:
+    real = packet_of_call
+
+    def opened(run: Run, call: ToolCall, edit: Edit) -> Packet:
+        return real(run, call, spoil(edit, run))
+
+    patch.setattr(editing, "packet_of_call", opened)
+
+
+def an_editor_may_approve(patch: pytest.MonkeyPatch) -> None:
+    _edits(patch, lambda edit, run: replace(edit, by=run.requested_by))
+
+
+def an_earlier_editor_may_approve(patch: pytest.MonkeyPatch) -> None:
+    def spoil(edit: Edit, run: Run) -> Edit:
+        edit.before.excluded = []
+        return edit
+
+    _edits(patch, spoil)
+
+
+def an_edited_packet_stays_open(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(editing, "close_packet", lambda *given, **named: None)
+
+
+def an_edit_is_not_logged(patch: pytest.MonkeyPatch) -> None:
+    real = audit.record
+
+    def record(action: str, **facts: Any) -> Any:
+        return None if action == "packet.edited" else real(action, **facts)
+
+    patch.setattr(audit, "record", record)
+
+
+def a_vote_is_carried_to_other_content(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(carry, "same", lambda before, after: True)
+
+
+def carried_votes_are_enough(patch: pytest.MonkeyPatch) -> None:
+    real = counting.quorum_of
+    patch.setattr(carrying, "quorum_of", lambda packet: replace(real(packet), people=9))
+
+
+def whatever_was_voted_is_carried(patch: pytest.MonkeyPatch) -> None:
+    """In another's name too, and by whom it is not said."""
+    patch.setattr(carrying, "_given", lambda packet: packet.votes().select_related("person"))
+    patch.setattr(carrying, "why_not_carried", lambda source, packet: "")
+
+
+def whoever_left_has_a_vote_carried(patch: pytest.MonkeyPatch) -> None:
+    def of(tenant: Tenant) -> People:
+        users = User.objects.exclude(is_machine=True).values_list("pk", flat=True)
+        held = frozenset(Permission)
+        return People(
+            dict.fromkeys(users, ""), {each: [] for each in users}, dict.fromkeys(users, held)
+        )
+
+    patch.setattr(carrying, "People", SimpleNamespace(of=of))
+
+
+def a_spent_vote_comes_back(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(carrying, "replaced", carried.ancestors)
+    patch.setattr(carried, "replaced", carried.ancestors)
+
+
 MORE: Mapping[Fault, tuple[str, int]] = {
     a_right_is_used_after_its_end: ("the right is over", 6),
     a_right_is_used_before_it_begins: ("the right is not there yet", 6),
@@ -104,5 +178,14 @@ MORE: Mapping[Fault, tuple[str, int]] = {
     whoever_asked_is_let_in_by_another: ("whoever asked is not let in by another", 6),
     a_right_outlives_its_giver: ("whoever gave it leaves", 6),
     whoever_decides_for_another_needs_no_role: ("whoever has it loses the roles", 6),
+    an_editor_may_approve: ("an editor stays excluded", 6),
+    an_earlier_editor_may_approve: ("an editor stays excluded", 6),
+    an_edited_packet_stays_open: ("a call is edited", 5),
+    an_edit_is_not_logged: ("a call is edited", 14),
+    a_vote_is_carried_to_other_content: ("a vote is void where something changed", 6),
+    carried_votes_are_enough: ("carried votes alone are never enough", 6),
+    whatever_was_voted_is_carried: ("a vote in another's name is not carried", 6),
+    whoever_left_has_a_vote_carried: ("whoever voted leaves before it is carried", 6),
+    a_spent_vote_comes_back: ("what was approved in vain carries nothing over", 6),
 }
 """Each fault with a path that meets it, and the law that it breaks there first."""

@@ -11,7 +11,7 @@ import asyncio
 import shutil
 import time
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -28,6 +28,7 @@ from portal import blobs
 from portal.clock import database_now
 from portal.handoff import Job
 from runs import driver, lifecycle
+from runs.agent import gate as gating
 from runs.agent.gate import Gate, Ran, host_failed
 from runs.agent.port import Brokered, PendingCall, ProposedCall, RunError, StopRun
 from runs.agent.port import Verdict as Judgement
@@ -161,7 +162,10 @@ def carry_out(hand: Hand, call: ToolCall, fate: CallFate) -> Told:
     checkpoint = lifecycle.last_checkpoint(hand.run)
     answers = driver._answers(checkpoint) if checkpoint is not None else {}
     asked = proposed(call)
-    gate = Gate(hand, {call.call_id: PendingCall(asked, Judgement("ask", (), 0, ""))}, answers)
+    wrote = replace(asked, arguments=call.proposed or call.arguments)
+    if call.call_id in answers:
+        asked = gating._approved(wrote, answers[call.call_id].edited)
+    gate = Gate(hand, {call.call_id: PendingCall(wrote, Judgement("ask", (), 0, ""))}, answers)
     gate.new_turn({call.call_id: ""})
 
     async def act() -> Ran:
@@ -278,4 +282,7 @@ def _contract() -> str:
     text = contract_text(verification=False, gate=gate, ask=True)
     text += '[network]\nmode = "request"\n'
     text += Tool("plain", "{base}/do/{place}").text()
-    return text + Tool("sealed", "{base}/do/{place}", credential="token").text()
+    text += Tool("sealed", "{base}/do/{place}", credential="token").text()
+    # A person who edits may only write what is declared.
+    place = 'place = { type = "string" }'
+    return text.replace(place, f'{place}, title = {{ type = "string" }}')

@@ -9,7 +9,7 @@ import hashlib
 import json
 import uuid
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -26,7 +26,7 @@ from portal.signing import signing_key
 from runs.fetching import repositories_of
 from runs.models import Event, Run, ToolCall
 from tests.cast import Cast, git
-from tests.statemachine.reference import APPROVE, ENDED, Asked, LawBroken, hold
+from tests.statemachine.reference import ENDED, Asked, LawBroken, hold
 from tests.statemachine.rules import RULES
 from tests.statemachine.state import Heard, State
 
@@ -44,6 +44,8 @@ STANDS = {
     "cancelled": {"cancelled"},
     "withdrawn": {"cancelled", "withdrawn"},
 }
+Given = tuple[str, str, str, str, int | None]
+"""Of an answer: whose it is and in whose name, what it says of which digest, carried from where."""
 ACTED = ("done", "failed")
 BEGUN = ("acting", "unknown", *ACTED)
 
@@ -110,18 +112,47 @@ def _met(world: State, packet: Packet, run: Run) -> Asked:
     if packet.egress is not None and packet.egress.asked_by_id:
         asker = users[packet.egress.asked_by_id]
         barred.add(asker)
-    return Asked(
+    editor, before, arguments = "", None, None
+    call = packet.call.call_id if packet.call is not None else ""
+    if packet.kind == "call":
+        arguments = world.proposed[call]
+    keys = {world.people[name].key for name in barred}
+    if world.edited is not None:
+        (editor, before, arguments), world.edited = world.edited, None
+        keys |= {world.people[editor].key, *world.asked[before].barred}
+    asked = Asked(
         kind=packet.kind,
         tool=tool,
         run=packet.run_id,
         digest=_digest(packet.page),
         asker=asker,
         wants=RULES[rules].wants(tool),
-        barred=frozenset(world.people[name].key for name in barred),
+        barred=frozenset(keys),
         expires=world.now + EXPIRES,
         valid_seconds=VALID_SECONDS.get(packet.kind, A_CALL_IS_VALID),
         rules=rules,
+        call=call,
+        arguments=arguments,
+        content=_content(packet.page),
+        editor=editor,
+        before=before,
     )
+    asked.carry(_replaced_by(world, asked), world.people)
+    return asked
+
+
+def _replaced_by(world: State, asked: Asked) -> Iterator[tuple[int, Asked]]:
+    """The packets whose place this one took, by people's edits alone, the latest first."""
+    while asked.before is not None:
+        key, asked = asked.before, world.asked[asked.before]
+        yield key, asked
+
+
+def _content(page: Any) -> str:
+    """What a vote is about: the page without its times, its editor, and who is barred."""
+    kept = {name: each for name, each in page.items() if name not in ("edited", "time")}
+    kept["gate"] = {name: each for name, each in page["gate"].items() if name != "excluded"}
+    return json.dumps(kept, sort_keys=True)
 
 
 def _digest(page: Any) -> str:
@@ -152,8 +183,13 @@ def law_1_what_was_approved_is_what_happens(step: Step) -> None:
         # A network rule opens as it is approved, under whatever allows it then.
         same = packet.kind == "egress" or asked.rules == world.rules
         hold(1, same, f"{name} was used under other rules than it was approved under")
-        read = {each.digest for each in asked.votes if each.verdict == APPROVE}
-        hold(1, read == {packet.digest}, f"{name} was used for another page than was read")
+        for vote in asked.votes:
+            read = asked if vote.carried is None else world.asked[vote.carried]
+            hold(1, vote.digest == read.digest, f"{name} was used for another page than was read")
+            hold(1, read.content == asked.content, f"{name} was used, and {vote} is of another")
+        if asked.arguments is not None:
+            wrote = packet.page["arguments"] == asked.arguments
+            hold(1, wrote, f"{name} asks about what nobody wrote: {packet.page['arguments']}")
     for packet in step.after.packets.values():
         begun = packet.call_id and step.after.calls[packet.call_id].state in BEGUN
         hold(1, packet.used_at or not begun, f"the call of {_named(packet)} began without it")
@@ -250,6 +286,8 @@ def law_5_it_fails_closed(step: Step) -> None:
         if packet.call_id is not None:
             call = step.after.calls[packet.call_id]
             hold(5, call.state in STANDS[packet.state], f"{name} has a call that is {call.state}")
+        replaced = packet.state == "superseded"
+        hold(5, replaced == asked.superseded, f"{name} does not stand as it was edited")
         if was == packet.state:
             continue
         hold(5, was in ("", "open"), f"{name} was {was} and is something else")
@@ -262,6 +300,8 @@ def law_5_it_fails_closed(step: Step) -> None:
         elif packet.state == "expired":
             hold(5, world.now >= asked.expires, f"{name} expired before its time")
             hold(5, asked.held_until is None, f"{name} expired while it was held")
+        elif packet.state == "superseded":
+            hold(5, step.event == "edit", f"{name} came of {step.event}")
         elif packet.state in ("cancelled", "withdrawn"):
             ended = run.status == "cancelled" if packet.state == "cancelled" else True
             asked_for = step.event == "withdraw"
@@ -274,6 +314,8 @@ def law_5_it_fails_closed(step: Step) -> None:
         packet = next(each for each in step.after.packets.values() if each.call_id == call.pk)
         hold(5, packet.state == "approved", f"{_named(packet)} was carried out")
     for heard in step.heard:
+        edited = world.asked[heard.packet].editor and heard.requests
+        hold(5, not edited or "Edited: " in heard.told.words, "the agent heard of no edit")
         wanted = must_hear(step, heard)
         told = f"{heard.told.words}\n{heard.told.stopped}"
         hold(5, wanted in told, f"the agent heard {told!r}, and ought to hear {wanted!r}")
@@ -314,10 +356,12 @@ def must_hear(step: Step, heard: Heard) -> str:
 def law_6_nobody_approves_their_own(step: Step) -> None:
     world = step.world
     users = {member.user_id: name for name, member in world.members.items()}
-    stored: dict[int, list[tuple[str, str, str, str]]] = {}
-    for each in Decision.objects.filter(packet__tenant=world.cast.acme).order_by("pk"):
+    stored: dict[int, list[Given]] = {}
+    rows = Decision.objects.filter(packet__tenant=world.cast.acme).select_related("carried_from")
+    for each in rows.order_by("pk"):
         giver = users[each.on_behalf_of_id] if each.on_behalf_of_id else ""
-        answer = (users[each.person_id], giver, each.verdict, each.digest)
+        source = each.carried_from.packet_id if each.carried_from is not None else None
+        answer = (users[each.person_id], giver, each.verdict, each.digest, source)
         stored.setdefault(each.packet_id, []).append(answer)
     for key, packet in step.after.packets.items():
         asked, name = world.asked[key], _named(packet)
@@ -325,7 +369,7 @@ def law_6_nobody_approves_their_own(step: Step) -> None:
         hold(6, not packet.self_approved, f"{name} is labelled self-approved, and no one is alone")
         hold(6, packet.needed == asked.wants.least, f"{name} needs {packet.needed} people")
         votes = [*asked.void, *asked.votes]
-        given = [(each.name, each.giver, each.verdict, each.digest) for each in votes]
+        given = [(each.name, each.giver, each.verdict, each.digest, each.carried) for each in votes]
         hold(6, packet.round == asked.round, f"{name} is in round {packet.round} of votes")
         if packet.state == "open":
             hold(6, packet.held_until == asked.held_until, f"{name} is held {packet.held_until}")
@@ -379,17 +423,16 @@ def law_14_evidence_is_chained(step: Step) -> None:
     hold(14, hashes[: len(world.log)] == world.log, "a line of the audit log was changed")
     world.log = hashes
     words = {"approve": "approved", "deny": "denied", "request_changes": "changes_requested"}
-    told = Counter(
-        log.filter(action__in=[f"packet.{each}" for each in words.values()]).values_list(
-            "action", flat=True
-        )
-    )
+    words |= {"edit": "edited", "carry": "vote_carried"}
+    actions = [f"packet.{each}" for each in words.values()]
+    told = Counter(log.filter(action__in=actions).values_list("action", flat=True))
     given = Counter(
-        f"packet.{words[vote.verdict]}"
+        f"packet.{words['carry' if vote.carried is not None else vote.verdict]}"
         for asked in world.asked.values()
         for vote in (*asked.void, *asked.votes)
     )
-    hold(14, told == given, f"the audit log tells of {told}, given were {given}")
+    given["packet.edited"] = sum(bool(asked.editor) for asked in world.asked.values())
+    hold(14, told == +given, f"the audit log tells of {told}, given were {given}")
 
 
 def law_14_evidence_holds(world: State) -> None:

@@ -102,7 +102,17 @@ TOOLS = st.lists(NUMBER, min_size=1, max_size=2)
 # Voters who may decide something, as long as nobody takes their roles away.
 GOOD = st.integers(0, 3)
 MOSTLY = st.sampled_from((True, True, True, False))
-TROUBLE = ("die", "die", "fail", "cancel", "late_worker", "late_worker", "again", "lose_hops")
+TROUBLE = (
+    "die",
+    "die",
+    "ask_again",
+    "fail",
+    "cancel",
+    "late_worker",
+    "late_worker",
+    "again",
+    "lose_hops",
+)
 
 
 class Sequence(RuleBasedStateMachine):
@@ -178,7 +188,7 @@ class Sequence(RuleBasedStateMachine):
         """A worker dies or is late, a hop comes twice or never, a run fails or is stopped."""
         world = self.world
         possible = {
-            **dict.fromkeys(("die", "fail"), world.busy()),
+            **dict.fromkeys(("die", "fail", "ask_again"), world.busy()),
             **{"late_worker": world.old_hands, "again": world.delivered, "cancel": world.runs()},
         }
         if event == "lose_hops":
@@ -246,6 +256,15 @@ class Sequence(RuleBasedStateMachine):
         """A wrong or stale digest, an outsider, a machine, a form sent twice, a settled packet."""
         among = settled or not self.world.packets("open")
         self.play("vote", packet, voter, verdict, seen=seen, token=token, settled=among)
+
+    @precondition(lambda self: self.world.packets("open"))
+    @rule(packet=NUMBER, editors=st.lists(GOOD, min_size=1, max_size=2), late=MOSTLY)
+    def edit(self, packet: int, editors: list[int], late: bool) -> None:
+        """To something else, and by another back to what the agent wrote."""
+        number = self.world.number_of_open(packet)
+        for variant, editor in enumerate(editors):
+            self.play("edit", number, editor, 1 - variant, late=not late, settled=True)
+            number = len(self.world.packets()) - 1
 
     @precondition(lambda self: self.world.packets("open"))
     @rule(packet=NUMBER, voter=NUMBER, late=MOSTLY)

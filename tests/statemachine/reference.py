@@ -6,8 +6,8 @@ people did and what the clock says; the laws compare what it concludes with what
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from itertools import permutations
 
@@ -104,13 +104,17 @@ class Handed:
 
 @dataclass(frozen=True)
 class Vote:
-    """One answer that was accepted; `giver` is whose right it was, if not that person's own."""
+    """One answer that was accepted; `giver` is whose right it was, if not that person's own.
+
+    One that was `carried` was given on another packet, by its key.
+    """
 
     name: str
     verdict: str
     digest: str
     token: str = ""
     giver: str = ""
+    carried: int | None = None
 
     @property
     def holder(self) -> str:
@@ -132,6 +136,15 @@ class Asked:
     expires: datetime
     valid_seconds: int
     rules: str
+    # The name of the call it asks about, and what stands there instead of what the agent wrote.
+    call: str = ""
+    arguments: Mapping[str, object] | None = None
+    # All that its page says but what tells which packet it is.
+    content: str = ""
+    # Where a person changed the arguments: who, and of which packet, by its key.
+    editor: str = ""
+    before: int | None = None
+    superseded: bool = False
     votes: list[Vote] = field(default_factory=list)
     # Those given before an approval was undone: they are void.
     void: list[Vote] = field(default_factory=list)
@@ -175,7 +188,7 @@ class Asked:
             actor, holder = people[vote.name], people[vote.holder]
             if (
                 vote.verdict == APPROVE
-                and vote.digest == self.digest
+                and (vote.digest == self.digest or vote.carried is not None)
                 and actor.answers
                 and holder.answers
                 and not {actor.key, holder.key} & self.barred
@@ -202,6 +215,24 @@ class Asked:
         return len(counted) >= self.wants.people and (
             not self.wants.role or self.wants.role in held
         )
+
+    def carry(self, earlier: Iterable[tuple[int, Asked]], people: Mapping[str, Person]) -> None:
+        """Take over what was said of exactly this content, of the packets that this one replaces.
+
+        Each person's own words on a page they read; and never so many that nobody need look.
+        """
+        found: dict[str, Vote] = {}
+        for key, before in earlier:
+            same = before.content == self.content and before.barred <= self.barred
+            if before.superseded and same:
+                for vote in before.votes:
+                    if vote.verdict == APPROVE and not vote.giver and vote.carried is None:
+                        found.setdefault(vote.name, replace(vote, token="", carried=key))
+        self.votes = list(found.values())
+        counted = self.counted(people)
+        self.votes = [each for each in self.votes if people[each.name].key in counted]
+        if self.enough(people):
+            self.votes = []
 
     def in_time(self, now: datetime) -> bool:
         """Whether the approval may be used at this moment."""

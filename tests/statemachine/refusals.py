@@ -40,6 +40,17 @@ class Answered:
 
 
 @dataclass(frozen=True)
+class Edited:
+    """An edit as somebody sends it: whether these are other arguments, and whether it is `again`
+    what made the packet that took this one's place."""
+
+    person: Person
+    seen: str
+    changes: bool
+    again: bool
+
+
+@dataclass(frozen=True)
 class Now:
     """How everything stands around a packet as the answer comes."""
 
@@ -123,6 +134,27 @@ def objections_to_undo(asked: Asked, person: Person, *, seen: int) -> set[str]:
         why.add("portal.not_allowed")
     if asked.held_until is None or seen != asked.round:
         why.add("approvals.nothing_held")
+    return why
+
+
+def objections_to_edit(asked: Asked, edited: Edited, at: Now) -> set[str]:
+    """To putting other arguments in the place of a call's."""
+    person, why = edited.person, set()
+    if not person.there:
+        why.add("portal.not_found")
+    if person.machine:
+        why.add("approvals.machine_may_not_decide")
+    if "reviewer" not in person.roles:
+        why.add("portal.not_allowed")
+    if asked.kind != "call":
+        why.add("approvals.not_editable")
+    if why or edited.again:
+        return why
+    why = _not_open(asked, edited.seen, at)
+    if not edited.changes:
+        why.add("approvals.nothing_edited")
+    if asked.tool in at.rules.denies:
+        why.add("approvals.edit_denied")
     return why
 
 

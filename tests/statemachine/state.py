@@ -74,6 +74,9 @@ class State:
     waiting: deque[tuple[Job, int]] = field(default_factory=deque)
     delivered: list[tuple[Job, int]] = field(default_factory=list)
     heard: list[Heard] = field(default_factory=list)
+    # What an agent asked for, by the call's name, and what a person made of it, with that packet.
+    proposed: dict[str, dict[str, object]] = field(default_factory=dict)
+    edited: tuple[str, int, dict[str, object]] | None = None
     # Packets whose hold is over, and that the sweep must let take effect.
     released: set[int] = field(default_factory=set)
     # For the laws: the audit log, answers and acts as they were, and what stands at the target.

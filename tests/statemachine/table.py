@@ -31,6 +31,7 @@ MOVES: Table = {
         **_UNDECIDED,
         **_HELD,
         "vote: request_changes": "open > changes_requested",
+        "edit": "> open, open > superseded",
     },
     "packet of question": {**_ANSWERS, **_UNDECIDED},
     "packet of egress": {
@@ -47,6 +48,7 @@ MOVES: Table = {
     },
     "call": {
         "ask": "> waiting",
+        "ask_again": "> waiting",
         "vote: approve": "waiting > approved",
         "vote: deny": "waiting > denied",
         "vote: request_changes": "waiting > changes_requested",
@@ -78,6 +80,7 @@ MOVES: Table = {
     "run": {
         "start": "> running",
         "ask": "running > waiting",
+        "ask_again": "running > waiting",
         "offer": "running > in_review",
         "fail": "running > failed",
         "vote: approve": "waiting > queued, in_review > publishing",

@@ -18,7 +18,7 @@ from tests.statemachine.faults import FAULTS, Fault
 from tests.statemachine.faults_of_rules import MORE
 from tests.statemachine.ground import Ground
 from tests.statemachine.machine import Player, machine
-from tests.statemachine.paths import PATHS
+from tests.statemachine.more_paths import ALL_PATHS
 from tests.statemachine.reference import LawBroken
 from tests.statemachine.table import DECLARED, Move, missed
 from tests.statemachine.world import World
@@ -57,7 +57,7 @@ def test_whatever_happens_the_invariants_hold(
     ground, moves = Ground.laid(walk, monkeypatch), Counter[Move]()
     played = by_chance(ground, SEQUENCES or FEW, moves, shrink=True)
     by_luck = len(DECLARED & set(moves))
-    for name, path in PATHS.items():
+    for name, path in ALL_PATHS.items():
         player = Player(World(ground), moves)
         try:
             player.follow(path)
@@ -78,12 +78,12 @@ def test_whatever_happens_the_invariants_hold(
 def test_each_fault_is_found(walk: Walk, fault: Fault, monkeypatch: pytest.MonkeyPatch) -> None:
     """The laws would not be worth much if they held where something is wrong."""
     path, law = WITH_MORE[fault]
-    offered = any(event[0] == "offer" for event in PATHS[path])
+    offered = any(event[0] == "offer" for event in ALL_PATHS[path])
     ground = Ground.laid(walk, monkeypatch, candidates=offered)
     fault(monkeypatch)
 
     with pytest.raises(LawBroken, match=f"^law {law}: "):
-        Player(World(ground), Counter()).follow(PATHS[path])
+        Player(World(ground), Counter()).follow(ALL_PATHS[path])
 
 
 if SEQUENCES:
