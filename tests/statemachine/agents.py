@@ -188,8 +188,18 @@ class Agents(State):
         """Both sweeps look what is overdue, in a worker that is new: it asks about everything."""
         tasks._asked_everything = float("-inf")
         self._holds_end()
+        self._waits()
         for job in (Job.SWEEP_RUNS, Job.SWEEP_APPROVALS):
             self.ground.walk.deliver(job)
+
+    def _waits(self) -> None:
+        """What the sweep is about to find: packets that people are told of again, or others too."""
+        for packet in self.packets("open"):
+            asked = self.asked[packet.pk]
+            over = Run.objects.get(pk=packet.run_id).status in ENDED
+            if asked.held_until is None and not over and self.now < asked.expires:
+                asked.relieved = asked.relieved or asked.relief_due(self.now)
+                asked.remind(self.now)
 
     def _holds_end(self) -> None:
         """What the sweep is about to find: holds that are over take effect, or all votes are void.

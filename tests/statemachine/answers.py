@@ -5,16 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
-from approvals.confirm import typed_word
+from approvals.bulk import Wanted, settle_all
 from approvals.deciding import Answer, settle_packet
 from approvals.editing import edit_packet
 from approvals.models import Packet
 from approvals.states import Verdict
 from approvals.undo import undo_approval
 from approvals.withdraw import withdraw_packet
+from portal import passkeys
 from runs.models import Run
 from tests.statemachine.agents import Agents
-from tests.statemachine.reference import LawBroken, Vote
+from tests.statemachine.reference import APPROVE, Asked, LawBroken, Vote
 from tests.statemachine.refusals import (
     Answered,
     Edited,
@@ -25,7 +26,10 @@ from tests.statemachine.refusals import (
     objections_to_withdrawal,
 )
 from tests.statemachine.rules import RULES
+from tests.statemachine.signed import signed_text
 from tests.statemachine.state import VOTERS
+
+WORDS = {"approve": "yes", "deny": "Not like this.", "request_changes": "Not like this."}
 
 
 class Answers(Agents):
@@ -46,9 +50,12 @@ class Answers(Agents):
         token: int = 0,
         settled: bool = False,
         behalf: int = -1,
+        typed: str = "right",
+        key: str = "right",
     ) -> None:
         """Somebody answers a packet; `seen` may be another digest, `token` that of a form, and
-        `behalf` one of the voters, in whose name it is.
+        `behalf` one of the voters, in whose name it is. What is `typed` may not be what is asked,
+        and the passkey none, another's, used before, or of another page.
 
         Of the open packets, or with `settled` of all there ever were.
         """
@@ -58,29 +65,98 @@ class Answers(Agents):
         giver = VOTERS[behalf % len(VOTERS)] if behalf >= 0 else ""
         digests = {"right": asked.digest, "none": "", "wrong": "0" * 64}
         others = [each.digest for key, each in self.asked.items() if key != chosen.pk]
-        digest = digests.get(seen, others[-1] if others else "0" * 64)
         form = f"form {token}" if token else ""
-        words = {"approve": "yes"}.get(verdict, "Not like this.")
+        owner = self.members[giver].user_id if giver else 0
+        signed = self.signature(chosen, name, key, owner) if verdict == APPROVE else ""
         answered = Answered(
             self.people[name],
             verdict,
-            digest,
+            digests.get(seen, others[-1] if others else "0" * 64),
             form,
             self.people[giver] if giver else None,
             self.has_right(name, giver, asked.tool),
+            {"right": asked.word, "wrong": "something"}.get(typed, ""),
+            key if signed else "none",
         )
         expected = objections(asked, answered, self.at(chosen))
-        key = self.members[giver].user_id if giver else 0
-        answer = Answer(Verdict(verdict), digest, words, form, typed_word(chosen), behalf=key)
+        answer = Answer(
+            Verdict(verdict),
+            answered.seen,
+            WORDS[verdict],
+            form,
+            typed=answered.typed,
+            passkey=signed,
+            behalf=owner,
+        )
         self._expect(
             f"{name}'s {verdict} of packet {chosen.number}{f' for {giver}' if giver else ''}",
             expected,
             lambda: settle_packet(chosen.public_id, answer, member=self.members[name]),
         )
-        if not expected and not asked.voices_of(name, giver or name):
-            asked.votes.append(Vote(name, verdict, digest, form, giver))
-            if verdict == "approve":
-                asked.hold_from(self.now, self.people)
+        if not expected:
+            self._take(asked, answered)
+
+    def _take(self, asked: Asked, answered: Answered) -> None:
+        name, giver = answered.person.name, answered.giver.name if answered.giver else ""
+        if not asked.voices_of(name, giver or name):
+            vote = Vote(name, answered.verdict, answered.seen, answered.token, giver)
+            asked.take(vote, self.now, self.people)
+
+    def signature(self, packet: Packet, name: str, key: str, owner: int) -> str:
+        """What the browser of this person returns, as JSON; nothing where no key is asked for."""
+        signer = {"another's": "bo" if name != "bo" else "ada"}.get(key, name)
+        if not self.asked[packet.pk].wants.passkey or key == "none" or signer not in self.keys:
+            return ""
+        if key == "used before" and self.last_signed:
+            return self.last_signed
+        user = self.members[name].user
+        said: dict[str, object] = {
+            "digest": packet.digest if key != "another page" else "0" * 64,
+            "verdict": APPROVE,
+            "packet": packet.pk,
+            "person": user.pk,
+            "round": self.asked[packet.pk].round,
+            "nonce": passkeys.new_nonce(user, passkeys.Purpose.DECIDE),
+            **({"on_behalf_of": owner} if owner else {}),
+        }
+        signed = self.keys[signer].signed(signed_text(said))
+        self.last_signed = json.dumps(signed | {"nonce": said["nonce"]})
+        return self.last_signed
+
+    def bulk(self, voter: int, verdict: str, *, stale: int = -1, token: int = 0) -> None:
+        """Somebody gives all open packets one answer; the page of one may be `stale`."""
+        name, form = VOTERS[voter % len(VOTERS)], f"form {token}" if token else ""
+        chosen = self.packets("open")
+        seen = {each.pk: self.asked[each.pk].digest for each in chosen}
+        if stale >= 0:
+            seen[self.one_of(chosen, stale).pk] = "0" * 64
+        expected, shape = {}, None
+        for packet in chosen:
+            asked = self.asked[packet.pk]
+            answered = Answered(self.people[name], verdict, seen[packet.pk], form)
+            if not asked.among_others:
+                expected[packet.pk] = {"it is decided alone"}
+                continue
+            shape = shape or (asked.kind, asked.tool)
+            if shape != (asked.kind, asked.tool):
+                expected[packet.pk] = {"it is of another shape"}
+                continue
+            expected[packet.pk] = objections(asked, answered, self.at(packet))
+            if not expected[packet.pk]:
+                self._take(asked, answered)
+        results = settle_all(
+            [Wanted(each.public_id, seen[each.pk]) for each in chosen],
+            Verdict(verdict),
+            comment=WORDS[verdict],
+            token=form,
+            member=self.members[name],
+        )
+        came = {each.packet.pk: each.why for each in results}
+        for packet in chosen if self.people[name].name != "eve" else ():
+            why, ought = came[packet.pk], expected[packet.pk]
+            if bool(why) != bool(ought):
+                what = f"{name}'s {verdict} of packet {packet.number} among others"
+                raise LawBroken(f"law 6: {what} was {why or 'accepted'}, and ought to be {ought}")
 
     def has_right(self, name: str, giver: str, tool: str) -> bool:
         """Whether this person may decide in that one's name now."""

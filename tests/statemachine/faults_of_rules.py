@@ -7,21 +7,36 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from django.db.models import QuerySet
 
-from approvals import carried, carry, carrying, counting, deciding, delegation, editing
+from approvals import (
+    bounds,
+    bulk,
+    carried,
+    carry,
+    carrying,
+    counting,
+    deciding,
+    delegation,
+    editing,
+    opening,
+    reminding,
+    signing,
+    times,
+)
 from approvals.counting import People
 from approvals.models import Delegation, Packet
 from approvals.opening import Edit, packet_of_call
-from portal import audit
-from portal.clock import database_now
-from portal.models import Membership, Tenant, User
+from approvals.quorum import Quorum
+from portal import audit, passkeys
+from portal.models import Membership, Passkey, Tenant, User
 from portal.roles import Permission
+from portal.webauthn import Assertion
 from runs.models import Run, ToolCall
 from tests.statemachine.faults import Fault
 
@@ -65,7 +80,7 @@ def a_right_is_handed_on(patch: pytest.MonkeyPatch) -> None:
         try:
             return real(packet, taker, giver, **named)
         except delegation.NotInTheirName:
-            for each in delegation.received(taker, database_now()):
+            for each in Delegation.objects.filter(taker=taker).select_related("giver__user"):
                 return real(packet, each.giver, giver, **named)
             raise
 
@@ -168,6 +183,83 @@ def a_spent_vote_comes_back(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(carried, "replaced", carried.ancestors)
 
 
+# --- What rules demand ------------------------------------------------------------------------
+
+
+def a_passkey_is_forgotten(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(signing, "is_demanded", lambda packet: False)
+
+
+def any_bodys_passkey_will_do(patch: pytest.MonkeyPatch) -> None:
+    real = passkeys.take
+
+    def take(user: User, given: Assertion, challenge: str) -> Passkey:
+        owner = Passkey.objects.select_related("user").get(credential=given.credential).user
+        return real(owner, given, challenge)
+
+    patch.setattr(passkeys, "take", take)
+
+
+def a_passkey_signs_any_page(patch: pytest.MonkeyPatch) -> None:
+    def checked(given: Assertion, **named: Any) -> int:
+        return Passkey.objects.get(credential=given.credential).sign_count + 1
+
+    patch.setattr(passkeys, "checked", checked)
+
+
+def nothing_need_be_typed(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(deciding, "_acknowledged", lambda packet, answer: 0)
+
+
+def what_was_denied_before_is_forgotten(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(opening, "denied_before", lambda call: [])
+
+
+def among_others_a_stale_page_decides(patch: pytest.MonkeyPatch) -> None:
+    real = bulk._settled
+    patch.setattr(
+        bulk,
+        "_settled",
+        lambda packet, answer, member: real(packet, replace(answer, seen=packet.digest), member),
+    )
+
+
+def anything_is_decided_among_others(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(bulk, "_sealed_alone", lambda packet: "")
+
+
+def all_shapes_are_one(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(bulk, "shape_of", lambda packet: ())
+
+
+def the_time_to_execute_is_that_of_the_contract(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(times, "valid_seconds", lambda gate, kind: 60 * int(gate["valid_minutes"]))
+
+
+def the_time_to_decide_is_that_of_the_contract(patch: pytest.MonkeyPatch) -> None:
+    hour = timedelta(hours=1)
+    patch.setattr(bounds, "decided_until", lambda packet: packet.opened_at + hour)
+
+
+def nobody_is_reminded(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(reminding, "_remind", lambda packet, now: False)
+
+
+def others_stand_in_at_once(patch: pytest.MonkeyPatch) -> None:
+    real = counting.quorum_of
+
+    def quorum_of(packet: Packet, waited: float | None = None) -> Quorum:
+        return real(packet, timedelta.max.total_seconds())
+
+    for module in (counting, deciding):
+        patch.setattr(module, "quorum_of", quorum_of)
+
+
+def nobody_ever_stands_in(patch: pytest.MonkeyPatch) -> None:
+    for module in (reminding, deciding):
+        patch.setattr(module, "escalate", lambda packet, run, now: False)
+
+
 MORE: Mapping[Fault, tuple[str, int]] = {
     a_right_is_used_after_its_end: ("the right is over", 6),
     a_right_is_used_before_it_begins: ("the right is not there yet", 6),
@@ -187,5 +279,18 @@ MORE: Mapping[Fault, tuple[str, int]] = {
     whatever_was_voted_is_carried: ("a vote in another's name is not carried", 6),
     whoever_left_has_a_vote_carried: ("whoever voted leaves before it is carried", 6),
     a_spent_vote_comes_back: ("what was approved in vain carries nothing over", 6),
+    a_passkey_is_forgotten: ("passkeys sign", 6),
+    any_bodys_passkey_will_do: ("passkeys sign", 6),
+    a_passkey_signs_any_page: ("passkeys sign", 6),
+    nothing_need_be_typed: ("of high risk the target is typed", 6),
+    what_was_denied_before_is_forgotten: ("what was denied before is typed", 6),
+    among_others_a_stale_page_decides: ("several are approved at once", 6),
+    anything_is_decided_among_others: ("others are never decided at once", 6),
+    all_shapes_are_one: ("several are approved at once", 6),
+    the_time_to_execute_is_that_of_the_contract: ("there is little time to execute", 1),
+    the_time_to_decide_is_that_of_the_contract: ("there is little time to decide", 6),
+    nobody_is_reminded: ("there is little time to decide", 5),
+    others_stand_in_at_once: ("others stand in later", 6),
+    nobody_ever_stands_in: ("others stand in later", 6),
 }
 """Each fault with a path that meets it, and the law that it breaks there first."""

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
+from urllib.parse import urlsplit
 
 import rfc8785
 from django.db import connection
@@ -26,10 +27,12 @@ from portal.signing import signing_key
 from runs.fetching import repositories_of
 from runs.models import Event, Run, ToolCall
 from tests.cast import Cast, git
-from tests.statemachine.reference import ENDED, Asked, LawBroken, hold
+from tests.statemachine.reference import APPROVE, ENDED, Asked, LawBroken, Wants, hold
 from tests.statemachine.rules import RULES
+from tests.statemachine.signed import is_signed
 from tests.statemachine.state import Heard, State
 
+NO_TIME = timedelta(0)
 EXPIRES = timedelta(minutes=60)
 VALID_SECONDS = {"egress": 5 * 60}
 A_CALL_IS_VALID = 10 * 60
@@ -84,6 +87,12 @@ class Step:
     after: Rows
     heard: list[Heard]
 
+    @property
+    def answer(self) -> str:
+        """The verdict that people gave in this event, if they did."""
+        kind, _, verdict = self.event.partition(": ")
+        return verdict if kind in ("vote", "bulk") else ""
+
     def moved(self) -> list[tuple[str, int, str, str]]:
         """What changed its state: what it is, its key, from, to."""
         old, new = self.before.states(), self.after.states()
@@ -120,16 +129,23 @@ def _met(world: State, packet: Packet, run: Run) -> Asked:
     if world.edited is not None:
         (editor, before, arguments), world.edited = world.edited, None
         keys |= {world.people[editor].key, *world.asked[before].barred}
+    wants = RULES[rules].wants(tool)
+    valid = VALID_SECONDS.get(packet.kind, A_CALL_IS_VALID)
+    if packet.kind != "egress":
+        valid = min(valid, round(wants.execute.total_seconds()))
     asked = Asked(
         kind=packet.kind,
         tool=tool,
         run=packet.run_id,
         digest=_digest(packet.page),
         asker=asker,
-        wants=RULES[rules].wants(tool),
+        wants=wants,
         barred=frozenset(keys),
-        expires=world.now + EXPIRES,
-        valid_seconds=VALID_SECONDS.get(packet.kind, A_CALL_IS_VALID),
+        opened=world.now,
+        expires=world.now + min(EXPIRES, wants.decide),
+        valid_seconds=valid,
+        word=_word(world, packet, wants, tool),
+        remind_at=world.now + wants.remind if wants.remind is not None else None,
         rules=rules,
         call=call,
         arguments=arguments,
@@ -139,6 +155,20 @@ def _met(world: State, packet: Packet, run: Run) -> Asked:
     )
     asked.carry(_replaced_by(world, asked), world.people)
     return asked
+
+
+def _word(world: State, packet: Packet, wants: Wants, tool: str) -> str:
+    """What must be typed: of high risk the target's name, and what was denied before in the run."""
+    target = str(packet.page.get("target", ""))
+    if wants.risk == "high" and not wants.passkey:
+        address = urlsplit(world.ground.walk.tracker.url).hostname
+        return str(address) if packet.kind == "call" else target
+    denied = any(
+        each.run == packet.run_id and each.tool == tool and each.denied
+        for each in world.asked.values()
+        if each.kind in ("call", "question")
+    )
+    return {"call": tool}.get(packet.kind, target) if denied else ""
 
 
 def _replaced_by(world: State, asked: Asked) -> Iterator[tuple[int, Asked]]:
@@ -295,7 +325,7 @@ def law_5_it_fails_closed(step: Step) -> None:
             if asked.wants.hold:
                 hold(5, key in world.released, f"{name} was approved by {step.event} in its hold")
             else:
-                hold(5, step.event == "vote: approve", f"{name} was approved by {step.event}")
+                hold(5, step.answer == APPROVE, f"{name} was approved by {step.event}")
                 hold(5, world.now < asked.expires, f"{name} was approved after its time")
         elif packet.state == "expired":
             hold(5, world.now >= asked.expires, f"{name} expired before its time")
@@ -309,7 +339,7 @@ def law_5_it_fails_closed(step: Step) -> None:
             hold(5, ended and over, f"{name} was closed, and its run is {run.status}")
         elif packet.state != "open":
             answer = {"denied": "deny"}.get(packet.state, "request_changes")
-            hold(5, step.event == f"vote: {answer}", f"{name} came of {step.event}")
+            hold(5, step.answer == answer, f"{name} came of {step.event}")
     for _, call in _requests(step):
         packet = next(each for each in step.after.packets.values() if each.call_id == call.pk)
         hold(5, packet.state == "approved", f"{_named(packet)} was carried out")
@@ -363,6 +393,7 @@ def law_6_nobody_approves_their_own(step: Step) -> None:
         source = each.carried_from.packet_id if each.carried_from is not None else None
         answer = (users[each.person_id], giver, each.verdict, each.digest, source)
         stored.setdefault(each.packet_id, []).append(answer)
+        _signed(world, each, users[each.person_id])
     for key, packet in step.after.packets.items():
         asked, name = world.asked[key], _named(packet)
         hold(6, set(packet.excluded) == asked.barred, f"{name} does not bar the right people")
@@ -373,16 +404,33 @@ def law_6_nobody_approves_their_own(step: Step) -> None:
         hold(6, packet.round == asked.round, f"{name} is in round {packet.round} of votes")
         if packet.state == "open":
             hold(6, packet.held_until == asked.held_until, f"{name} is held {packet.held_until}")
+            stepped = asked.wants.relief[1] if asked.wants.relief and asked.relieved else NO_TIME
+            hold(6, packet.escalated == stepped.seconds, f"{name} lets others stand in")
+            hold(5, packet.reminded == asked.reminded, f"{name} was told {packet.reminded} times")
         else:
             hold(6, key not in world.released or packet.state == "approved", f"{name} was released")
         hold(6, stored.get(key, []) == given, f"{name} has other answers than were given")
         old = step.before.packets.get(key)
-        if old is not None and old.state == "open" and step.event == "vote: approve":
+        if old is not None and old.state == "open" and step.answer == APPROVE:
             enough, new = asked.enough(world.people), len(given) > world.votes_before.get(key, 0)
             if packet.state == "approved":
                 hold(6, enough, f"{name} was approved by {sorted(asked.counted(world.people))}")
             elif new and not asked.wants.hold:
                 hold(6, not enough, f"{name} has all its approvals and stays {packet.state}")
+
+
+def _signed(world: State, row: Decision, name: str) -> None:
+    """An approval that a passkey must sign, is signed by the passkey of whoever gave it."""
+    asked = world.asked[row.packet_id]
+    if row.pk in world.checked or not asked.wants.passkey or row.verdict != APPROVE:
+        return
+    said: dict[str, Any] = {"digest": asked.digest, "verdict": APPROVE, "packet": row.packet_id}
+    said |= {"person": row.person_id, "round": row.round}
+    if row.on_behalf_of_id is not None:
+        said["on_behalf_of"] = row.on_behalf_of_id
+    signed = name in world.keys and is_signed(world.keys[name], row.signature, said)
+    hold(6, signed, f"no passkey of {name}'s signed the approval of packet {row.packet_id}")
+    world.checked.add(row.pk)
 
 
 def law_7_a_tenant_sees_only_itself(step: Step) -> None:

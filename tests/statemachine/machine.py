@@ -14,7 +14,7 @@ from tests.statemachine import laws
 from tests.statemachine.ground import CallFate, Ground, PushFate
 from tests.statemachine.laws import Rows, Step
 from tests.statemachine.paths import Event
-from tests.statemachine.reference import ANSWERS, APPROVE, ENDED, hold
+from tests.statemachine.reference import ANSWERS, APPROVE, DENY, ENDED, hold
 from tests.statemachine.rules import RULES
 from tests.statemachine.state import MOST_RUNS, VOTERS
 from tests.statemachine.table import EDGES, Move
@@ -59,8 +59,8 @@ class Player:
 
     def _label(self, event: str, given: tuple[Any, ...], named: Mapping[str, Any]) -> str:
         """The event, with what decides where it leads."""
-        if event == "vote":
-            return f"vote: {given[2]}"
+        if event in ("vote", "bulk"):
+            return f"{event}: {given[-1]}"
         if event == "look":
             return f"look: {named['then']}"
         return f"{event}: {named['fate']}" if self.world.struck else event
@@ -246,16 +246,29 @@ class Sequence(RuleBasedStateMachine):
         packet=NUMBER,
         voter=NUMBER,
         verdict=VERDICT,
-        seen=st.sampled_from(("right", "none", "wrong", "another's")),
+        seen=st.sampled_from(("right", "right", "none", "wrong", "another's")),
+        typed=st.sampled_from(("right", "wrong", "none")),
+        key=st.sampled_from(("right", "none", "another's", "used before", "another page")),
         token=st.integers(0, 2),
         settled=st.booleans(),
     )
     def any_vote(
-        self, packet: int, voter: int, verdict: str, seen: str, token: int, settled: bool
+        self,
+        packet: int,
+        voter: int,
+        verdict: str,
+        token: int,
+        settled: bool,
+        **sent: Any,
     ) -> None:
         """A wrong or stale digest, an outsider, a machine, a form sent twice, a settled packet."""
         among = settled or not self.world.packets("open")
-        self.play("vote", packet, voter, verdict, seen=seen, token=token, settled=among)
+        self.play("vote", packet, voter, verdict, token=token, settled=among, **sent)
+
+    @precondition(lambda self: self.world.packets("open"))
+    @rule(voter=NUMBER, verdict=st.sampled_from((APPROVE, APPROVE, DENY)), stale=st.integers(-1, 1))
+    def bulk(self, voter: int, verdict: str, stale: int) -> None:
+        self.play("bulk", voter, verdict, stale=stale)
 
     @precondition(lambda self: self.world.packets("open"))
     @rule(packet=NUMBER, editors=st.lists(GOOD, min_size=1, max_size=2), late=MOSTLY)

@@ -11,23 +11,32 @@ from tests.statemachine.paths import (
     BO,
     CARRY,
     CY,
+    EVE,
     HOLD,
+    LEASE,
     MONA,
+    NETWORK,
     OLU,
     ONE_CALL,
     PACKET,
     PATHS,
+    PLAIN,
     QUESTIONED,
+    REVIEW,
+    SEALED,
+    START,
     SWEEP,
     UNA,
     VIC,
+    WHILE,
     Event,
     hand,
     policy,
+    publish,
     vote,
     work,
 )
-from tests.statemachine.reference import CHANGES, DENY
+from tests.statemachine.reference import APPROVE, CHANGES, DENY
 
 
 def edit(packet: int, editor: int, variant: int = 1, **named: Any) -> Event:
@@ -35,6 +44,12 @@ def edit(packet: int, editor: int, variant: int = 1, **named: Any) -> Event:
     return ("edit", packet, editor, variant, {"settled": True, **named})
 
 
+def bulk(voter: int, verdict: str = APPROVE, **named: Any) -> Event:
+    """One answer to all open packets."""
+    return ("bulk", voter, verdict, named)
+
+
+SIGNED = (policy("keyed"), *ONE_CALL)
 ASKED_OF_TWO = (policy("strict"), *ONE_CALL)
 THERE_AND_BACK = (edit(0, UNA), edit(1, BO, 0))
 
@@ -98,10 +113,82 @@ MORE_PATHS: Mapping[str, Sequence[Event]] = {
         *(*ASKED_OF_TWO, vote(0, ADA), *THERE_AND_BACK, vote(2, CY), APPROVAL, work()),
         *(("ask_again", 0), CARRY, vote(3, CY), vote(3, ADA), work()),
     ),
+    "a signed vote is not carried": (
+        *(*SIGNED, vote(0, ADA), *THERE_AND_BACK, vote(2, CY), vote(2, ADA), work()),
+    ),
     "an edit and a lost hop": (*ONE_CALL, edit(0, BO), ("again", 0), SWEEP, vote(1, ADA), work()),
     "two calls, and one is edited": (
         *(("start", 0), ("ask", 0, 0, 0), CARRY, CARRY, edit(0, BO), vote(1, ADA), vote(2, ADA)),
         work(),
+    ),
+    # Passkeys
+    "passkeys sign": (
+        *(*SIGNED, *(vote(0, ADA, key=key) for key in ("none", "another's", "another page"))),
+        *(vote(0, ADA), vote(0, BO, key="used before"), vote(0, BO), work()),
+    ),
+    "a passkey signs for another": (
+        *(*SIGNED, hand(ADA, CY), vote(0, CY, behalf=ADA, key="none"), vote(0, CY, behalf=ADA)),
+        *(vote(0, BO), work()),
+    ),
+    "a passkey is not asked for to deny": (*SIGNED, vote(0, ADA, DENY, key="none"), work()),
+    "a publication is signed": (
+        *(policy("keyed"), *REVIEW, vote(0, ADA, key="none"), vote(0, ADA, typed="none")),
+        publish(),
+    ),
+    # Risk
+    "of high risk the target is typed": (
+        *(policy("grave"), *ONE_CALL, *(vote(0, ADA, typed=each) for each in ("none", "wrong"))),
+        *(vote(0, ADA), work()),
+    ),
+    "a publication of high risk": (
+        *(policy("grave"), *REVIEW, vote(0, ADA, typed="none"), vote(0, ADA), publish()),
+    ),
+    "what was denied before is typed": (
+        *(*ONE_CALL, vote(0, ADA, DENY), work(), ("ask", 0, 0), CARRY),
+        *(vote(1, ADA, typed="none"), vote(1, ADA), work()),
+    ),
+    "several are approved at once": (
+        *(policy("easy"), START, ("ask", 0, PLAIN, SEALED, PLAIN), *(CARRY,) * 3),
+        *(bulk(OLU), bulk(EVE), bulk(ADA, stale=0), bulk(ADA, token=1), vote(1, BO), work()),
+    ),
+    "several are denied at once": (
+        *(policy("easy"), START, ("network", 0, 0), ("ask", 0, PLAIN, PLAIN), *(CARRY,) * 3),
+        *(bulk(BO, DENY, stale=2), bulk(BO, DENY), bulk(CY, DENY), work()),
+    ),
+    "rules for the network at once": (
+        *(policy("easy"), START, ("network", 0, 0), ("network", 0, 0), CARRY, CARRY, bulk(ADA)),
+    ),
+    "others are never decided at once": (
+        *(*ONE_CALL, bulk(ADA), policy("keyed"), ("start", 0), ("ask", 0, PLAIN), CARRY),
+        *(bulk(ADA), bulk(ADA, DENY)),
+    ),
+    # Times
+    "there is little time to decide": (
+        *(policy("timed"), *ONE_CALL, *(APPROVAL, SWEEP) * 2, vote(0, VIC), APPROVAL),
+        *(vote(0, ADA), SWEEP, work()),
+    ),
+    "there is little time to execute": (
+        *(policy("timed"), *ONE_CALL, vote(0, ADA), WHILE, work()),
+    ),
+    "there is little time to publish": (
+        *(policy("timed"), *REVIEW, vote(0, ADA), WHILE, publish(), CARRY, vote(1, ADA)),
+        publish(),
+    ),
+    "in time, though there is little": (
+        *(policy("timed"), *ONE_CALL, HOLD, SWEEP, SWEEP, vote(0, ADA), LEASE, work()),
+    ),
+    "a rule for the network in a hurry": (
+        *(policy("timed"), *NETWORK, HOLD, SWEEP, vote(0, BO), WHILE, SWEEP),
+    ),
+    "others stand in later": (
+        *(policy("relieved"), *ONE_CALL, vote(0, ADA), SWEEP, vote(0, CY), HOLD, vote(0, CY)),
+        *(vote(0, ADA), work()),
+    ),
+    "others stand in by the sweep": (
+        *(policy("relieved"), *ONE_CALL, HOLD, SWEEP, SWEEP, vote(0, ADA), work()),
+    ),
+    "others stand in, and owners still count": (
+        *(policy("relieved"), *ONE_CALL, WHILE, vote(0, ADA), vote(0, UNA), work()),
     ),
 }
 ALL_PATHS = {**PATHS, **MORE_PATHS}

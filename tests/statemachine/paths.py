@@ -46,6 +46,7 @@ def policy(rules: str, author: int = MAX_WRITES) -> Event:
 
 START, CARRY, SWEEP, DIE = ("start", 0), ("carry",), ("sweep",), ("die", 0)
 MOMENT, LEASE, HOLD = (("wait", f"a {span}") for span in ("moment", "lease", "hold"))
+WHILE = ("wait", "a while")
 APPROVAL, PACKET = ("wait", "an approval"), ("wait", "a packet")
 ONE_CALL = (START, ("ask", 0, PLAIN), CARRY)
 APPROVED = (*ONE_CALL, vote(0, ADA))

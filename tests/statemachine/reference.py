@@ -36,12 +36,23 @@ def hold(law: int, holds: object, what: str) -> None:
 @dataclass(frozen=True)
 class Wants:
     """What one rule set demands: how many people, a role among them, one of each of these groups,
-    and how long nothing happens after the last of them approved."""
+    and how long nothing happens after the last of them approved.
+
+    After the time of `relief` whoever is of that group may stand in for any of the groups. With
+    `passkey` each of them signs; of `high` risk the target is typed, and several of `low` risk may
+    be decided at once. There may be less time to decide and to execute than usual.
+    """
 
     people: int = 1
     role: str = ""
     groups: tuple[str, ...] = ()
     hold: timedelta = timedelta(0)
+    relief: tuple[str, timedelta] | None = None
+    passkey: bool = False
+    risk: str = ""
+    decide: timedelta = timedelta(days=1)
+    execute: timedelta = timedelta(days=1)
+    remind: timedelta | None = None
 
     @property
     def least(self) -> int:
@@ -133,9 +144,16 @@ class Asked:
     asker: str
     wants: Wants
     barred: frozenset[int]
+    opened: datetime
     expires: datetime
     valid_seconds: int
     rules: str
+    # What must be typed to approve it.
+    word: str = ""
+    # Whether others stand in by now, and how often people were reminded.
+    relieved: bool = False
+    reminded: int = 0
+    remind_at: datetime | None = None
     # The name of the call it asks about, and what stands there instead of what the agent wrote.
     call: str = ""
     arguments: Mapping[str, object] | None = None
@@ -162,11 +180,47 @@ class Asked:
         if self.wants.hold and self.enough(people):
             self.held_until = now + self.wants.hold
 
+    def groups(self, now: datetime) -> set[str]:
+        """Whose people can be of use at this moment, where only those of groups are."""
+        relief = self.wants.relief
+        due = relief is not None and (self.relieved or self.relief_due(now))
+        return {*self.wants.groups, *((relief[0],) if relief is not None and due else ())}
+
+    def relief_due(self, now: datetime) -> bool:
+        """Whether others are to stand in who do not yet."""
+        relief = self.wants.relief
+        return relief is not None and not self.relieved and now >= self.opened + relief[1]
+
+    def remind(self, now: datetime) -> None:
+        """Tell people again, if it is time; what was missed is not made up for."""
+        if self.remind_at is None or self.wants.remind is None or now < self.remind_at:
+            return
+        self.reminded += 1
+        while self.remind_at <= now:
+            self.remind_at += self.wants.remind
+
+    def take(self, vote: Vote, now: datetime, people: Mapping[str, Person]) -> None:
+        """An answer was accepted."""
+        self.relieved = self.relieved or self.relief_due(now)
+        self.votes.append(vote)
+        if vote.verdict == APPROVE:
+            self.hold_from(now, people)
+
     def undo(self) -> None:
         """Everybody is asked anew."""
         self.void += self.votes
         self.votes, self.held_until = [], None
         self.undone += 1
+
+    @property
+    def denied(self) -> bool:
+        """Whether somebody said no."""
+        return any(each.verdict == DENY for each in self.votes)
+
+    @property
+    def among_others(self) -> bool:
+        """Whether it may be decided with others at once."""
+        return self.wants.risk == "low" and not self.wants.groups and not self.wants.passkey
 
     def voices_of(self, *names: str) -> list[Vote]:
         """The answers of these people, and those in their names."""
@@ -203,9 +257,11 @@ class Asked:
         For the groups somebody must be found who is another person for each.
         """
         counted = self.counted(people)
+        relief = self.wants.relief
+        stand_ins = (relief[0],) if relief is not None and self.relieved else ()
         if self.wants.groups and not any(
             all(
-                group in person.groups
+                person.groups & {group, *stand_ins}
                 for group, person in zip(self.wants.groups, each, strict=True)
             )
             for each in permutations(counted.values(), len(self.wants.groups))

@@ -32,6 +32,9 @@ class Answered:
     token: str = ""
     giver: Person | None = None
     handed: bool = False
+    # What was typed, and what became of the passkey: `right`, `none`, or something else.
+    typed: str = ""
+    signed: str = "none"
 
     @property
     def holder(self) -> Person:
@@ -103,8 +106,13 @@ def _of_packet(asked: Asked, answer: Answered, at: Now) -> set[str]:
             why.add("approvals.own_request")
         if asked.tool in at.rules.denies:
             why.add("approvals.policy_now_denies")
-        if asked.wants.groups and not answer.holder.groups & set(asked.wants.groups):
+        if asked.wants.groups and not answer.holder.groups & asked.groups(at.now):
             why.add("approvals.counts_for_nothing")
+        if asked.word and answer.typed != asked.word:
+            why.add("approvals.needs_typed")
+        if asked.wants.passkey and answer.signed != "right":
+            none = answer.signed == "none"
+            why.add("approvals.needs_passkey" if none else "portal.passkey_refused")
     return why
 
 
@@ -174,7 +182,7 @@ def objections_to_withdrawal(asked: Asked, person: Person, at: Now) -> set[str]:
 
 def objections_to_handing(giver: Person, taker: Person) -> set[str]:
     """To handing one's right to another."""
-    if not giver.inside:
+    if not giver.there:
         return {"portal.not_found"}
     if giver is taker or not giver.answers or not taker.answers:
         return {"approvals.cannot_hand_over"}

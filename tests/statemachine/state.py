@@ -18,6 +18,7 @@ from runs.models import Run, ToolCall
 from runs.states import CallState, RunStatus
 from tests.acceptance.kit import give_credential
 from tests.cast import Cast, make_version
+from tests.softkeys import SoftKey
 from tests.statemachine.ground import CallFate, Ground, Hand, Told
 from tests.statemachine.reference import Asked, Handed, Person
 
@@ -26,13 +27,14 @@ SHIPPED = 1
 
 TOOLS = ("plain", "sealed", "ask_person")
 VOTERS = ("ada", "bo", "cy", "una", "olu", "vic", "mona", "eve")
+SIGNERS = ("ada", "bo", "cy", "una")
 ASKERS = ("olu", "cy", "mona")
 AUTHORS = ("max", "una")
 MOVABLE = ("ada", "bo", "cy")
 ROLES = (["reviewer", "publisher"], ["reviewer"], ["publisher", "admin"], ["viewer"])
 GROUPS = {"security": ("ada", "bo"), "owners": ("bo", "una")}
 SPANS = {
-    **{"a moment": 5, "a lease": 60, "a hold": 10 * 60, "an approval": 11 * 60},
+    **{"a moment": 5, "a lease": 60, "a hold": 10 * 60, "an approval": 11 * 60, "a while": 6 * 60},
     "a packet": 61 * 60,
 }
 OPENING = (
@@ -74,6 +76,10 @@ class State:
     waiting: deque[tuple[Job, int]] = field(default_factory=deque)
     delivered: list[tuple[Job, int]] = field(default_factory=list)
     heard: list[Heard] = field(default_factory=list)
+    # The passkeys of people, and what the last one of them signed.
+    keys: dict[str, SoftKey] = field(default_factory=dict)
+    last_signed: str = ""
+    checked: set[int] = field(default_factory=set)
     # What an agent asked for, by the call's name, and what a person made of it, with that packet.
     proposed: dict[str, dict[str, object]] = field(default_factory=dict)
     edited: tuple[str, int, dict[str, object]] | None = None
@@ -175,6 +181,12 @@ class State:
     def hops(self, *, publish: bool) -> list[tuple[Job, int]]:
         """Hops that wait: those of publications, or all others."""
         return [hop for hop in self.waiting if (hop[0] is Job.PUBLISH) == publish]
+
+    def enrol(self) -> None:
+        """Those who may answer have a passkey from now on."""
+        for name in () if self.keys else SIGNERS:
+            self.keys[name] = SoftKey()
+            self.keys[name].kept_by(self.members[name].user)
 
     def take_hops(self) -> None:
         """What the portal asked for since; a run's own work is begun by `work` and `offer`."""

@@ -18,6 +18,11 @@ _ANSWERS = {
     "vote: approve": "open > approved",
     "vote: deny": "open > denied",
 }
+# Of low risk, several at once.
+_TOGETHER = {
+    "bulk: approve": "open > approved",
+    "bulk: deny": "open > denied",
+}
 _UNDECIDED = {
     "carry": "> open, open > cancelled",
     "sweep": "open > expired",
@@ -28,6 +33,7 @@ _HELD = {"sweep": "open > expired, open > approved"}
 MOVES: Table = {
     "packet of call": {
         **_ANSWERS,
+        **_TOGETHER,
         **_UNDECIDED,
         **_HELD,
         "vote: request_changes": "open > changes_requested",
@@ -36,6 +42,7 @@ MOVES: Table = {
     "packet of question": {**_ANSWERS, **_UNDECIDED},
     "packet of egress": {
         **_ANSWERS,
+        **_TOGETHER,
         **_UNDECIDED,
         **_HELD,
         "carry": "> open, open > cancelled, open > withdrawn",
@@ -51,6 +58,8 @@ MOVES: Table = {
         "ask_again": "> waiting",
         "vote: approve": "waiting > approved",
         "vote: deny": "waiting > denied",
+        "bulk: approve": "waiting > approved",
+        "bulk: deny": "waiting > denied",
         "vote: request_changes": "waiting > changes_requested",
         "sweep": "waiting > expired, waiting > approved",
         "withdraw": "waiting > withdrawn",
@@ -85,6 +94,8 @@ MOVES: Table = {
         "fail": "running > failed",
         "vote: approve": "waiting > queued, in_review > publishing",
         "vote: deny": "waiting > queued, in_review > denied",
+        "bulk: approve": "waiting > queued",
+        "bulk: deny": "waiting > queued",
         "vote: request_changes": "waiting > queued, in_review > queued",
         "sweep": "waiting > queued, in_review > expired, in_review > publishing",
         "withdraw": "waiting > queued, in_review > cancelled",

@@ -101,6 +101,8 @@ class World(Answers):
 
     def change_policy(self, rules: str, author: int, *, approve: bool = True) -> None:
         """One admin writes a version; its author may not decide it, and the other one does."""
+        if any(each.passkey for each in RULES[rules].demands.values()):
+            self.enrol()
         self._policy(
             author,
             lambda member: policies.propose_policy(RULES[rules].text, member=member),
