@@ -7,14 +7,14 @@ from datetime import timedelta
 from approvals import tasks
 from approvals.models import Packet
 from portal.handoff import Job
-from runs import grants, lifecycle
+from runs import grants, lifecycle, resuming
 from runs.agent.port import ProposedCall
 from runs.egress.asking import Ask
 from runs.models import EgressGrant, Run, ToolCall
 from runs.states import CallState, RunStatus
 from tests.statemachine import ground
 from tests.statemachine.ground import CallFate, Hand, PushFate
-from tests.statemachine.reference import ENDED
+from tests.statemachine.reference import ENDED, LawBroken
 from tests.statemachine.rules import RULES
 from tests.statemachine.state import SPANS, TOOLS, Heard, State
 
@@ -99,15 +99,54 @@ class Agents(State):
         """A worker takes a run that is due, and does what was answered meanwhile."""
         self._work(self.one_of(self.due(), run), fate)
 
-    def _work(self, chosen: Run, fate: CallFate = "well") -> None:
+    def resume(self, run: int, now: str) -> None:
+        """A worker takes a run that is due, and finds what it stood on to be something else now.
+
+        It goes on where people approved exactly that, and there is time, and asks otherwise.
+        """
+        chosen = self.one_of(self.due(), run)
+        checkpoint, hand = lifecycle.last_checkpoint(chosen), self._taken(chosen)
+        if hand is None or checkpoint is None:
+            return
+        answers = ground.changed(now)
+        going_on = resuming.approved(hand.run, answers.digest(checkpoint.state_digest))
+        about = (chosen.pk, checkpoint.seq, now)
+        told = [each for each in self.asked.values() if each.differs == about]
+        if bool(going_on) != any(each.gone_on or each.in_time(self.now) for each in told):
+            raise LawBroken(f"law 5: a run goes on, or not, with {now}: {going_on}")
+        if going_on is not None:
+            ground.go_on(hand, going_on)
+            for each in told:
+                each.gone_on = each.gone_on or each.in_time(self.now)
+            self._carry_on(hand, "well")
+            return
+        del self.hands[chosen.pk]
+        self.old_hands.append(hand)
+        asked = resuming.ask(hand.lease, checkpoint, answers)
+        if asked is None:
+            return
+        self.differs[asked.pk] = about
+        # What people said of anything else is not asked any more, if it was of no use yet.
+        for each in self.asked.values():
+            if each.run == chosen.pk and not each.gone_on:
+                each.differs = None
+
+    def _taken(self, chosen: Run) -> Hand | None:
         held = self.hands.get(chosen.pk)
         hand = ground.claim(chosen.pk)
-        if hand is None:
-            return
-        if held is not None:
-            self.old_hands.append(held)
-        self.hands[chosen.pk] = hand
-        checkpoint = lifecycle.last_checkpoint(chosen)
+        if hand is not None:
+            if held is not None:
+                self.old_hands.append(held)
+            self.hands[chosen.pk] = hand
+        return hand
+
+    def _work(self, chosen: Run, fate: CallFate = "well") -> None:
+        hand = self._taken(chosen)
+        if hand is not None:
+            self._carry_on(hand, fate)
+
+    def _carry_on(self, hand: Hand, fate: CallFate) -> None:
+        checkpoint = lifecycle.last_checkpoint(hand.run)
         for call in ToolCall.objects.filter(checkpoint=checkpoint).order_by("pk"):
             if not self._carry_out(hand, call, fate):
                 break

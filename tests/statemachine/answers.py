@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
+from approvals import canaries
 from approvals.bulk import Wanted, settle_all
 from approvals.deciding import Answer, settle_packet
 from approvals.editing import edit_packet
-from approvals.models import Packet
+from approvals.models import Canaries, Packet
 from approvals.states import Verdict
 from approvals.undo import undo_approval
 from approvals.withdraw import withdraw_packet
 from portal import passkeys
+from portal.handoff import Job
+from runs import lifecycle
 from runs.models import Run
 from tests.statemachine.agents import Agents
 from tests.statemachine.reference import APPROVE, Asked, LawBroken, Vote
@@ -194,6 +197,20 @@ class Answers(Agents):
         )
         if not expected and not again:
             asked.superseded, self.edited = True, (name, chosen.pk, wanted)
+
+    def test_packet(self) -> None:
+        """An admin wants test packets, and the next one is due."""
+        now_open = [self.asked[each.pk] for each in self.packets("open")]
+        over = [self.asked[each.pk] for each in self.packets() if each.state != "open"]
+        self.test_due = any(each.can_be_likened for each in over)
+        self.test_due = self.test_due and not any(each.test for each in now_open)
+        canaries.choose(7, member=self.cast.max)
+        Canaries.objects.filter(tenant=self.cast.acme).update(next_at=self.now)
+        self.ground.walk.deliver(Job.SWEEP_CANARIES)
+        # Whatever a broker sends again: no worker has the run of one.
+        for run in Run.objects.filter(packets__canary__isnull=False, tenant=self.cast.acme):
+            if lifecycle.claim_run(run.pk) is not None:
+                raise LawBroken(f"law 5: a worker has the run {run.number} of a test packet")
 
     def undo(self, packet: int, voter: int, *, late: bool = False) -> None:
         """Somebody takes an approval back; `late` from a page that showed an earlier round."""

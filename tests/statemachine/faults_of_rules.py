@@ -17,6 +17,7 @@ from django.db.models import QuerySet
 from approvals import (
     bounds,
     bulk,
+    canaries,
     carried,
     carry,
     carrying,
@@ -37,7 +38,10 @@ from portal import audit, passkeys
 from portal.models import Membership, Passkey, Tenant, User
 from portal.roles import Permission
 from portal.webauthn import Assertion
-from runs.models import Run, ToolCall
+from runs import canary as runs_canary
+from runs import resuming
+from runs.models import Resumption, Run, ToolCall
+from runs.states import ResumeState
 from tests.statemachine.faults import Fault
 
 # --- In another's name ------------------------------------------------------------------------
@@ -260,6 +264,63 @@ def nobody_ever_stands_in(patch: pytest.MonkeyPatch) -> None:
         patch.setattr(module, "escalate", lambda packet, run, now: False)
 
 
+# --- Test packets, and runs that go on --------------------------------------------------------
+
+
+def a_test_has_a_run_that_works(patch: pytest.MonkeyPatch) -> None:
+    real = runs_canary.begin
+
+    def begin(like: Run) -> Run:
+        run = real(like)
+        Run.objects.filter(pk=run.pk).update(canary=False)
+        return run
+
+    patch.setattr(runs_canary, "begin", begin)
+
+
+def a_test_that_was_approved_goes_on(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(runs_canary, "end", lambda run: None)
+
+
+def a_test_is_never_told(patch: pytest.MonkeyPatch) -> None:
+    real = audit.record
+
+    def record(action: str, **facts: Any) -> Any:
+        return None if action == "packet.canary" else real(action, **facts)
+
+    patch.setattr(audit, "record", record)
+
+
+def a_test_looks_like_anything(patch: pytest.MonkeyPatch) -> None:
+    def likeness(tenant: Tenant, now: datetime) -> Packet | None:
+        return Packet.objects.filter(tenant=tenant, canary__isnull=True, kind="call").first()
+
+    patch.setattr(canaries, "_likeness", likeness)
+
+
+def a_run_goes_on_unasked(patch: pytest.MonkeyPatch) -> None:
+    def approved(run: Run, wanted: str) -> Resumption | None:
+        return Resumption.objects.filter(run=run, state="approved").first()
+
+    patch.setattr(resuming, "approved", approved)
+
+
+def a_run_goes_on_for_ever(patch: pytest.MonkeyPatch) -> None:
+    def approved(run: Run, wanted: str) -> Resumption | None:
+        return Resumption.objects.filter(run=run, digest=wanted, state="approved").first()
+
+    patch.setattr(resuming, "approved", approved)
+
+
+def a_run_goes_on_that_was_not_to(patch: pytest.MonkeyPatch) -> None:
+    real = resuming.settle
+
+    def settle(asked: Resumption, run: Run, state: ResumeState, **named: Any) -> None:
+        real(asked, run, ResumeState.APPROVED, **named)
+
+    patch.setattr(resuming, "settle", settle)
+
+
 MORE: Mapping[Fault, tuple[str, int]] = {
     a_right_is_used_after_its_end: ("the right is over", 6),
     a_right_is_used_before_it_begins: ("the right is not there yet", 6),
@@ -292,5 +353,12 @@ MORE: Mapping[Fault, tuple[str, int]] = {
     nobody_is_reminded: ("there is little time to decide", 5),
     others_stand_in_at_once: ("others stand in later", 6),
     nobody_ever_stands_in: ("others stand in later", 6),
+    a_test_has_a_run_that_works: ("nothing comes of a test", 5),
+    a_test_that_was_approved_goes_on: ("nothing comes of a test", 5),
+    a_test_is_never_told: ("nothing comes of a test", 14),
+    a_test_looks_like_anything: ("no test looks like this", 5),
+    a_run_goes_on_unasked: ("something else changed", 5),
+    a_run_goes_on_for_ever: ("it is too late to go on", 5),
+    a_run_goes_on_that_was_not_to: ("a run does not go on", 5),
 }
 """Each fault with a path that meets it, and the law that it breaks there first."""

@@ -34,8 +34,9 @@ from runs.agent.port import Brokered, PendingCall, ProposedCall, RunError, StopR
 from runs.agent.port import Verdict as Judgement
 from runs.driver import RunHost
 from runs.fetching import repositories_of
+from runs.footing import Answers, Difference
 from runs.lifecycle import Kept, Lease
-from runs.models import Run, ToolCall
+from runs.models import Resumption, Run, ToolCall
 from runs.network import Network
 from runs.snapshots import Saved
 from runs.states import RunStatus
@@ -183,6 +184,29 @@ def carry_out(hand: Hand, call: ToolCall, fate: CallFate) -> Told:
 
 async def _explain(error: BaseException) -> Ran | RunError:
     return host_failed("broker")
+
+
+def changed(now: str) -> Answers:
+    """What a worker finds that goes on: a value of the tenant's became this."""
+    return Answers((Difference("value", "tracker", "before", now, "It is called elsewhere."),))
+
+
+def go_on(hand: Hand, going_on: Resumption) -> None:
+    """The worker writes down where it goes on, and that people let it."""
+    lifecycle.note_start(
+        hand.lease,
+        source_commit=hand.run.source_commit,
+        source_tree="",
+        provider="none",
+        image_digest="",
+        sandbox_ref="",
+        transcript_label="",
+        left_out=[],
+        resumed=True,
+        duration_ms=0,
+        answers={},
+        going_on=going_on,
+    )
 
 
 def finish(lease: Lease) -> None:

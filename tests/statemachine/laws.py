@@ -5,17 +5,13 @@ Each law compares the rows as they are stored, and what reached the outside, wit
 
 from __future__ import annotations
 
-import hashlib
 import json
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
-from urllib.parse import urlsplit
 
-import rfc8785
 from django.db import connection
 
 from approvals import bundle
@@ -25,17 +21,16 @@ from portal.dsse import key_id
 from portal.models import AuditEntry
 from portal.signing import signing_key
 from runs.fetching import repositories_of
-from runs.models import Event, Run, ToolCall
-from tests.cast import Cast, git
-from tests.statemachine.reference import APPROVE, ENDED, Asked, LawBroken, Wants, hold
+from runs.models import Event, ToolCall
+from tests.cast import git
+from tests.statemachine.meeting import digest_of
+from tests.statemachine.reference import APPROVE, ENDED, LawBroken, hold
 from tests.statemachine.rules import RULES
 from tests.statemachine.signed import is_signed
 from tests.statemachine.state import Heard, State
+from tests.statemachine.steps import Step
 
 NO_TIME = timedelta(0)
-EXPIRES = timedelta(minutes=60)
-VALID_SECONDS = {"egress": 5 * 60}
-A_CALL_IS_VALID = 10 * 60
 
 # How a call may stand while its packet stands so. An ended run cancels what waits for it.
 STANDS = {
@@ -53,142 +48,6 @@ ACTED = ("done", "failed")
 BEGUN = ("acting", "unknown", *ACTED)
 
 
-@dataclass(frozen=True)
-class Rows:
-    """What is stored, at one moment."""
-
-    packets: dict[int, Packet]
-    calls: dict[int, ToolCall]
-    publications: dict[int, Publication]
-    runs: dict[int, Run]
-
-    @classmethod
-    def read(cls, cast: Cast) -> Rows:
-        def of(model: Any) -> dict[int, Any]:
-            return {each.pk: each for each in model.objects.filter(tenant=cast.acme)}
-
-        return cls(of(Packet), of(ToolCall), of(Publication), of(Run))
-
-    def states(self) -> dict[tuple[str, int], str]:
-        """Packets by their kind, calls, publications and runs, each with its state."""
-        found = {(f"packet of {each.kind}", key): each.state for key, each in self.packets.items()}
-        found |= {("call", key): each.state for key, each in self.calls.items()}
-        found |= {("publication", key): each.state for key, each in self.publications.items()}
-        return found | {("run", key): each.status for key, each in self.runs.items()}
-
-
-@dataclass(frozen=True)
-class Step:
-    """One event, and the rows before and after it."""
-
-    world: State
-    event: str
-    before: Rows
-    after: Rows
-    heard: list[Heard]
-
-    @property
-    def answer(self) -> str:
-        """The verdict that people gave in this event, if they did."""
-        kind, _, verdict = self.event.partition(": ")
-        return verdict if kind in ("vote", "bulk") else ""
-
-    def moved(self) -> list[tuple[str, int, str, str]]:
-        """What changed its state: what it is, its key, from, to."""
-        old, new = self.before.states(), self.after.states()
-        return [
-            (what, key, old.get((what, key), ""), state)
-            for (what, key), state in new.items()
-            if old.get((what, key)) != state
-        ]
-
-    def meet(self) -> None:
-        """Let the reference know the packets that are new, from what it knows of their run."""
-        world = self.world
-        for packet in self.after.packets.values():
-            if packet.pk not in world.asked:
-                world.asked[packet.pk] = _met(world, packet, self.after.runs[packet.run_id])
-            elif packet.state == "approved" and world.asked[packet.pk].approved_at is None:
-                world.asked[packet.pk].approved_at = packet.settled_at
-
-
-def _met(world: State, packet: Packet, run: Run) -> Asked:
-    rules, author = world.versions[packet.page["policy"]["version"]]
-    tool = {"egress": "network", "publication": "publish"}.get(packet.kind, packet.page["tool"])
-    users = {member.user_id: name for name, member in world.members.items()}
-    asker = users[run.requested_by_id]
-    barred = {users[run.requested_by_id], "olu", *([author] if author else [])}
-    if packet.egress is not None and packet.egress.asked_by_id:
-        asker = users[packet.egress.asked_by_id]
-        barred.add(asker)
-    editor, before, arguments = "", None, None
-    call = packet.call.call_id if packet.call is not None else ""
-    if packet.kind == "call":
-        arguments = world.proposed[call]
-    keys = {world.people[name].key for name in barred}
-    if world.edited is not None:
-        (editor, before, arguments), world.edited = world.edited, None
-        keys |= {world.people[editor].key, *world.asked[before].barred}
-    wants = RULES[rules].wants(tool)
-    valid = VALID_SECONDS.get(packet.kind, A_CALL_IS_VALID)
-    if packet.kind != "egress":
-        valid = min(valid, round(wants.execute.total_seconds()))
-    asked = Asked(
-        kind=packet.kind,
-        tool=tool,
-        run=packet.run_id,
-        digest=_digest(packet.page),
-        asker=asker,
-        wants=wants,
-        barred=frozenset(keys),
-        opened=world.now,
-        expires=world.now + min(EXPIRES, wants.decide),
-        valid_seconds=valid,
-        word=_word(world, packet, wants, tool),
-        remind_at=world.now + wants.remind if wants.remind is not None else None,
-        rules=rules,
-        call=call,
-        arguments=arguments,
-        content=_content(packet.page),
-        editor=editor,
-        before=before,
-    )
-    asked.carry(_replaced_by(world, asked), world.people)
-    return asked
-
-
-def _word(world: State, packet: Packet, wants: Wants, tool: str) -> str:
-    """What must be typed: of high risk the target's name, and what was denied before in the run."""
-    target = str(packet.page.get("target", ""))
-    if wants.risk == "high" and not wants.passkey:
-        address = urlsplit(world.ground.walk.tracker.url).hostname
-        return str(address) if packet.kind == "call" else target
-    denied = any(
-        each.run == packet.run_id and each.tool == tool and each.denied
-        for each in world.asked.values()
-        if each.kind in ("call", "question")
-    )
-    return {"call": tool}.get(packet.kind, target) if denied else ""
-
-
-def _replaced_by(world: State, asked: Asked) -> Iterator[tuple[int, Asked]]:
-    """The packets whose place this one took, by people's edits alone, the latest first."""
-    while asked.before is not None:
-        key, asked = asked.before, world.asked[asked.before]
-        yield key, asked
-
-
-def _content(page: Any) -> str:
-    """What a vote is about: the page without its times, its editor, and who is barred."""
-    kept = {name: each for name, each in page.items() if name not in ("edited", "time")}
-    kept["gate"] = {name: each for name, each in page["gate"].items() if name != "excluded"}
-    return json.dumps(kept, sort_keys=True)
-
-
-def _digest(page: Any) -> str:
-    return hashlib.sha256(rfc8785.dumps(page)).hexdigest()
-
-
 def _named(packet: Packet) -> str:
     return f"packet {packet.number} ({packet.kind}, {packet.state})"
 
@@ -200,7 +59,7 @@ def law_1_what_was_approved_is_what_happens(step: Step) -> None:
     world = step.world
     for key, packet in step.after.packets.items():
         asked, name = world.asked[key], _named(packet)
-        hold(1, _digest(packet.page) == packet.digest == asked.digest, f"{name} changed its page")
+        hold(1, digest_of(packet.page) == packet.digest == asked.digest, f"{name} changed its page")
         used = step.before.packets[key].used_at if key in step.before.packets else None
         if packet.used_at is None:
             hold(1, used is None, f"{name} was used, and is not any more")
@@ -321,6 +180,10 @@ def law_5_it_fails_closed(step: Step) -> None:
         if was == packet.state:
             continue
         hold(5, was in ("", "open"), f"{name} was {was} and is something else")
+        if packet.kind == "resume":
+            goes = {"approved": "queued", "denied": "failed", "expired": "expired"}
+            after = goes.get(packet.state, run.status)
+            hold(5, run.status == after, f"{name} is answered, and its run is {run.status}")
         if packet.state == "approved":
             if asked.wants.hold:
                 hold(5, key in world.released, f"{name} was approved by {step.event} in its hold")
@@ -349,6 +212,32 @@ def law_5_it_fails_closed(step: Step) -> None:
         wanted = must_hear(step, heard)
         told = f"{heard.told.words}\n{heard.told.stopped}"
         hold(5, wanted in told, f"the agent heard {told!r}, and ought to hear {wanted!r}")
+
+
+def law_5_a_test_does_nothing(step: Step) -> None:
+    """A test packet has nothing behind it, its run never works, and in the end it is told."""
+    tests = {key: each for key, each in step.after.packets.items() if each.canary is not None}
+    fresh = len(tests.keys() - step.before.packets.keys())
+    hold(5, fresh == step.world.test_due, f"{fresh} test packets came")
+    told = Counter(
+        AuditEntry.objects.filter(tenant=step.world.cast.acme, action="packet.canary").values_list(
+            "subject", flat=True
+        )
+        if tests
+        else ()
+    )
+    behind = {key: each.run_id for key, each in tests.items()}
+    for calls in (step.after.calls, step.after.publications):
+        acts = [each for each in calls.values() if each.run_id in behind.values()]
+        hold(5, not acts, f"of a test packet came {acts}")
+    for key, packet in tests.items():
+        run, over = step.after.runs[packet.run_id], packet.state != "open"
+        name = _named(packet)
+        hold(5, run.canary and step.world.asked[key].test, f"{name} has a run that can work")
+        still = () if over else ("waiting",)
+        hold(5, run.status in ("cancelled", *still), f"the run of {name} is {run.status}")
+        hold(5, packet.used_at is None and packet.held_until is None, f"{name} was used")
+        hold(14, told[f"packet:{key}"] == over, f"{name} is a test, and the log does not say it")
 
 
 def must_hear(step: Step, heard: Heard) -> str:
@@ -497,6 +386,7 @@ LAWS: tuple[Law, ...] = (
     law_3_nothing_happens_twice,
     law_4_unknown_is_said_to_be_unknown,
     law_5_it_fails_closed,
+    law_5_a_test_does_nothing,
     law_6_nobody_approves_their_own,
     law_7_a_tenant_sees_only_itself,
     law_14_evidence_is_chained,

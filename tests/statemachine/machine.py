@@ -12,11 +12,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from portal.handoff import Job
 from tests.statemachine import laws
 from tests.statemachine.ground import CallFate, Ground, PushFate
-from tests.statemachine.laws import Rows, Step
 from tests.statemachine.paths import Event
 from tests.statemachine.reference import ANSWERS, APPROVE, DENY, ENDED, hold
 from tests.statemachine.rules import RULES
 from tests.statemachine.state import MOST_RUNS, VOTERS
+from tests.statemachine.steps import Rows, Step
 from tests.statemachine.table import EDGES, Move
 from tests.statemachine.world import World
 
@@ -36,6 +36,7 @@ class Player:
             key: len(asked.void) + len(asked.votes) for key, asked in world.asked.items()
         }
         world.released.clear()
+        world.test_due = False
         world.acts_before = world.ground.forge.acts.copy()
         world.struck = False
         getattr(world, event)(*given, **named)
@@ -178,6 +179,12 @@ class Sequence(RuleBasedStateMachine):
     def work(self, run: int, fate: CallFate) -> None:
         self.play("work", run, fate=fate)
 
+    @precondition(lambda self: self.world.due())
+    @rule(run=NUMBER, now=st.sampled_from(("one", "one", "another")))
+    def resume(self, run: int, now: str) -> None:
+        self.play("resume", run, now)
+        self.carried(True)
+
     @precondition(lambda self: self.world.hops(publish=True))
     @rule(fate=st.sampled_from(("well", "well", *get_args(PushFate))))
     def publish(self, fate: PushFate) -> None:
@@ -264,6 +271,11 @@ class Sequence(RuleBasedStateMachine):
         """A wrong or stale digest, an outsider, a machine, a form sent twice, a settled packet."""
         among = settled or not self.world.packets("open")
         self.play("vote", packet, voter, verdict, token=token, settled=among, **sent)
+
+    @precondition(lambda self: self.world.packets("approved", "denied", "expired"))
+    @rule()
+    def test_packet(self) -> None:
+        self.play("test_packet")
 
     @precondition(lambda self: self.world.packets("open"))
     @rule(voter=NUMBER, verdict=st.sampled_from((APPROVE, APPROVE, DENY)), stale=st.integers(-1, 1))

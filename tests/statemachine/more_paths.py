@@ -11,6 +11,7 @@ from tests.statemachine.paths import (
     BO,
     CARRY,
     CY,
+    DIE,
     EVE,
     HOLD,
     LEASE,
@@ -27,6 +28,7 @@ from tests.statemachine.paths import (
     START,
     SWEEP,
     UNA,
+    UNA_WRITES,
     VIC,
     WHILE,
     Event,
@@ -49,6 +51,14 @@ def bulk(voter: int, verdict: str = APPROVE, **named: Any) -> Event:
     return ("bulk", voter, verdict, named)
 
 
+def resume(now: str = "one") -> Event:
+    """A worker takes a run, and something it stood on is another now."""
+    return ("resume", 0, now)
+
+
+TEST = ("test_packet",)
+SETTLED = (*ONE_CALL, vote(0, ADA))
+CHANGED = (*SETTLED, resume(), CARRY)
 SIGNED = (policy("keyed"), *ONE_CALL)
 ASKED_OF_TWO = (policy("strict"), *ONE_CALL)
 THERE_AND_BACK = (edit(0, UNA), edit(1, BO, 0))
@@ -189,6 +199,45 @@ MORE_PATHS: Mapping[str, Sequence[Event]] = {
     ),
     "others stand in, and owners still count": (
         *(policy("relieved"), *ONE_CALL, WHILE, vote(0, ADA), vote(0, UNA), work()),
+    ),
+    # What changed before a run goes on
+    "a run goes on though something changed": (
+        *(*CHANGED, vote(1, OLU), vote(1, BO, CHANGES), edit(1, BO), ("withdraw", 1, OLU)),
+        *(vote(1, BO), resume(), DIE, LEASE, resume()),
+    ),
+    "a run does not go on": (*CHANGED, vote(1, BO, DENY), SWEEP),
+    "nobody says whether it goes on": (*CHANGED, PACKET, SWEEP),
+    "it is too late to go on": (*CHANGED, vote(1, BO), APPROVAL, resume(), CARRY, vote(2, BO)),
+    "something else changed": (
+        *(*CHANGED, vote(1, BO), resume("another"), CARRY, vote(2, CY), resume("another")),
+        *(DIE, LEASE, resume(), CARRY),
+    ),
+    "a run is stopped that may not go on": (*CHANGED, ("cancel", 0), CARRY, vote(1, BO)),
+    "whoever wrote the rules lets none go on": (
+        *(*SETTLED, policy("strict", UNA_WRITES), resume(), CARRY, vote(1, UNA), vote(1, BO)),
+        work(),
+    ),
+    # Test packets
+    "nothing comes of a test": (
+        *(*SETTLED, TEST, TEST, edit(1, ADA), vote(1, ADA), vote(1, BO), SWEEP, work()),
+    ),
+    "a test is caught": (*SETTLED, TEST, vote(1, VIC), vote(1, OLU), vote(1, BO, DENY), TEST),
+    "a test is sent back": (*SETTLED, TEST, vote(1, BO, CHANGES), SWEEP),
+    "nobody looks at a test": (*SETTLED, TEST, PACKET, vote(1, BO), SWEEP),
+    "a test is withdrawn": (*SETTLED, TEST, ("withdraw", 1, BO), ("withdraw", 1, OLU)),
+    "the run of a test is stopped": (
+        *(*SETTLED, TEST, ("network", 1, 0), ("cancel", 1), *(CARRY,) * 3, vote(1, BO)),
+    ),
+    "tests among others": (
+        *(policy("easy"), *SETTLED, TEST, START, ("ask", 0, PLAIN), CARRY, bulk(BO), TEST),
+        bulk(BO, DENY),
+    ),
+    "a test of high risk": (
+        *(policy("grave"), *SETTLED, TEST, vote(1, BO, typed="none"), vote(1, BO), work()),
+    ),
+    "no test looks like this": (
+        *(TEST, *ONE_CALL, TEST, policy("strict"), ("start", 0), ("ask", 0, PLAIN), CARRY),
+        *(vote(1, ADA, DENY), TEST),
     ),
 }
 ALL_PATHS = {**PATHS, **MORE_PATHS}

@@ -148,7 +148,8 @@ class Asked:
     expires: datetime
     valid_seconds: int
     rules: str
-    # What must be typed to approve it.
+    # Whether the like of it was denied before in its run, and what must be typed to approve it.
+    denied_before: bool = False
     word: str = ""
     # Whether others stand in by now, and how often people were reminded.
     relieved: bool = False
@@ -163,6 +164,11 @@ class Asked:
     editor: str = ""
     before: int | None = None
     superseded: bool = False
+    # Where it asks whether a run goes on: of what, and whether the run did.
+    differs: tuple[int, int, str] | None = None
+    gone_on: bool = False
+    # A test of whether people look: nothing is behind it.
+    test: bool = False
     votes: list[Vote] = field(default_factory=list)
     # Those given before an approval was undone: they are void.
     void: list[Vote] = field(default_factory=list)
@@ -216,6 +222,17 @@ class Asked:
     def denied(self) -> bool:
         """Whether somebody said no."""
         return any(each.verdict == DENY for each in self.votes)
+
+    @property
+    def can_be_likened(self) -> bool:
+        """Whether a test packet may look like it: one person decides it with nothing but a click.
+
+        It must be over by then, too.
+        """
+        wants = self.wants
+        plain = wants.least == 1 and not wants.groups and not wants.passkey and not wants.hold
+        real = self.kind == "call" and not self.test and not self.editor and not self.superseded
+        return plain and real and not self.denied_before
 
     @property
     def among_others(self) -> bool:

@@ -104,7 +104,7 @@ def _of_packet(asked: Asked, answer: Answered, at: Now) -> set[str]:
     if answer.verdict == APPROVE:
         if {answer.person.key, answer.holder.key} & asked.barred:
             why.add("approvals.own_request")
-        if asked.tool in at.rules.denies:
+        if asked.tool in at.rules.denies and not asked.test:
             why.add("approvals.policy_now_denies")
         if asked.wants.groups and not answer.holder.groups & asked.groups(at.now):
             why.add("approvals.counts_for_nothing")
@@ -159,6 +159,8 @@ def objections_to_edit(asked: Asked, edited: Edited, at: Now) -> set[str]:
     if why or edited.again:
         return why
     why = _not_open(asked, edited.seen, at)
+    if asked.test:
+        why.add("approvals.not_editable")
     if not edited.changes:
         why.add("approvals.nothing_edited")
     if asked.tool in at.rules.denies:
@@ -173,6 +175,8 @@ def objections_to_withdrawal(asked: Asked, person: Person, at: Now) -> set[str]:
         why.add("portal.not_found")
     if person.name != asked.asker:
         why.add("approvals.not_yours")
+    if asked.kind == "resume":
+        why.add("portal.bad_input")
     if at.state != "open":
         why.add("approvals.already_settled")
     if at.run in ENDED:

@@ -39,7 +39,7 @@ SPANS = {
 }
 OPENING = (
     *(Job.OPEN_CALL_PACKET, Job.OPEN_EGRESS_PACKET, Job.OPEN_PUBLICATION_PACKET),
-    *(Job.SWEEP_APPROVALS, Job.REVOKE_CREDENTIAL),
+    *(Job.OPEN_RESUME_PACKET, Job.SWEEP_APPROVALS, Job.REVOKE_CREDENTIAL),
 )
 MOST_RUNS = 4
 
@@ -82,9 +82,13 @@ class State:
     checked: set[int] = field(default_factory=set)
     # What an agent asked for, by the call's name, and what a person made of it, with that packet.
     proposed: dict[str, dict[str, object]] = field(default_factory=dict)
+    # What changed for a run that was to go on: run, checkpoint and what, by the question's key.
+    differs: dict[int, tuple[int, int, str]] = field(default_factory=dict)
     edited: tuple[str, int, dict[str, object]] | None = None
     # Packets whose hold is over, and that the sweep must let take effect.
     released: set[int] = field(default_factory=set)
+    # Whether a test packet must come of this step.
+    test_due: bool = False
     # For the laws: the audit log, answers and acts as they were, and what stands at the target.
     log: list[str] = field(default_factory=list)
     votes_before: dict[int, int] = field(default_factory=dict)
@@ -132,7 +136,7 @@ class State:
         return self.ground.clock.now
 
     def runs(self, *states: RunStatus) -> list[Run]:
-        """The tenant's runs in these states, or all."""
+        """The tenant's runs in these states, or all; those behind test packets too."""
         found = Run.objects.filter(tenant=self.cast.acme).order_by("pk")
         return list(found.filter(status__in=states) if states else found)
 
