@@ -207,8 +207,11 @@ def law_5_it_fails_closed(step: Step) -> None:
         packet = next(each for each in step.after.packets.values() if each.call_id == call.pk)
         hold(5, packet.state == "approved", f"{_named(packet)} was carried out")
     for heard in step.heard:
-        edited = world.asked[heard.packet].editor and heard.requests
-        hold(5, not edited or "Edited: " in heard.told.words, "the agent heard of no edit")
+        asked = world.asked[heard.packet]
+        if asked.editor and heard.requests:
+            own = asked.arguments == world.proposed[asked.call]
+            said = "edited this call, and in the end" if own else "Edited: "
+            hold(5, said in heard.told.words, "the agent did not hear of an edit")
         wanted = must_hear(step, heard)
         told = f"{heard.told.words}\n{heard.told.stopped}"
         hold(5, wanted in told, f"the agent heard {told!r}, and ought to hear {wanted!r}")
