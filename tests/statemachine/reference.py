@@ -292,8 +292,11 @@ class Asked:
     def carry(self, earlier: Iterable[tuple[int, Asked]], people: Mapping[str, Person]) -> None:
         """Take over what was said of exactly this content, of the packets that this one replaces.
 
-        Each person's own words on a page they read; and never so many that nobody need look.
+        Each person's own words on a page they read; and never so many that nobody need look. What
+        a passkey signed names the other packet.
         """
+        if self.wants.passkey:
+            return
         found: dict[str, Vote] = {}
         for key, before in earlier:
             same = before.content == self.content and before.barred <= self.barred
