@@ -10,11 +10,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 from tests.statemachine.reference import APPROVE, CHANGES, DENY
-from tests.statemachine.state import AUTHORS, TOOLS, VOTERS
+from tests.statemachine.state import AUTHORS, ROLES, TOOLS, VOTERS
 
 Event: TypeAlias = tuple[Any, ...]
 PLAIN, SEALED, QUESTION = range(len(TOOLS))
 ADA, BO, CY, UNA, OLU, VIC, MONA, EVE = range(len(VOTERS))
+VIEWER = ROLES.index(["viewer"])
 MAX_WRITES, UNA_WRITES = range(len(AUTHORS))
 
 
@@ -170,6 +171,10 @@ PATHS: Mapping[str, Sequence[Event]] = {
         *(policy("held"), *APPROVED, vote(0, BO), ("undo", 0, OLU), ("undo", 0, BO)),
         *(HOLD, SWEEP, ("undo", 0, BO), vote(0, ADA), ("undo", 0, BO, {"late": True})),
         *(HOLD, SWEEP, work()),
+    ),
+    "the one who approved loses the role in the hold": (
+        *(policy("held"), *APPROVED, ("change_roles", 0, VIEWER), ("undo", 0, VIC)),
+        *(("undo", 0, ADA), ("undo", 0, ADA)),
     ),
     "the one who approved leaves in the hold": (
         *(policy("held"), *APPROVED, ("leave", 0), HOLD, SWEEP, vote(0, BO), HOLD, SWEEP),

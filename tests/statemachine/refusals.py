@@ -132,13 +132,16 @@ def _not_open(asked: Asked, seen: str, at: Now) -> set[str]:
 
 
 def objections_to_undo(asked: Asked, person: Person, *, seen: int) -> set[str]:
-    """To taking an approval back, of which the page showed this round."""
+    """To taking an approval back, of which the page showed this round.
+
+    Whoever had a part in one of the approvals may, whatever they may by now.
+    """
     why = set()
     if not person.there:
         why.add("portal.not_found")
     if person.machine:
         why.add("approvals.machine_may_not_decide")
-    if not asked.allowed(person, DENY):
+    if not asked.allowed(person, DENY) and not asked.voices_of(person.name):
         why.add("portal.not_allowed")
     if asked.held_until is None or seen != asked.round:
         why.add("approvals.nothing_held")
