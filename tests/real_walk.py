@@ -315,7 +315,8 @@ def _header(headers: Mapping[str, str], name: str) -> str:
 
 
 def _field(page: str, name: str) -> str:
-    found = re.search(rf'name="{name}" value="([^"]*)"', page)
+    # What a person ticks may have the same name in a form of its own.
+    found = re.search(rf'type="hidden" name="{name}" value="([^"]*)"', page)
     assert found, f"the page has no field {name}: {_words(page)}"
     return found[1]
 
