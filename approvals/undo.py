@@ -71,6 +71,8 @@ def undo_approval(public_id: uuid.UUID, *, member: Membership, seen: int, reason
         behalf=None if holder == present.user else holder,
         reason=reason,
         round=packet.round,
+        # By the clock that rights begin and end by, as a hold's own end.
+        moment=database_now().isoformat(),
     )
     tell(packet)
     return packet

@@ -95,7 +95,7 @@ class Votes:
             giver, actor = facts.get("on_behalf_of"), entry.get("actor")
             # Whoever approved it in a name may take that back, whatever they may by now.
             if giver is not None and tally.approved.get(giver) != actor:
-                told = {"person": actor, "at": entry.get("at")}
+                told = {"person": actor, "at": moment}
                 yield from _each(f"audit line {seq}", self._in_a_name(seq, giver, told, tally))
             faults = tally.begin_again(facts.get("round"))
         yield from _each(f"audit line {seq}", faults)

@@ -27,6 +27,7 @@ from portal.models import AuditEntry, Membership, Tenant, User
 from portal.roles import Role
 from portal.signing import signing_key
 from runs.models import Event
+from tests import clock
 from tests.approvals.stages import BOTH, asked, group, in_force, passed, rule, staged
 from tests.visits import Visitor, address_of, text_of
 from tests.walk import Walk, parked_call
@@ -544,3 +545,16 @@ def test_who_has_the_right_of_another_undoes_what_others_approved(walk: Walk) ->
     handed(walk.cast.ada, dee)
     undo(walk, packet, dee)
     assert undone_by(packet) == [("Dee Third", "Ada Obi", walk.cast.ada.user_id)]
+
+
+@pytest.mark.both_databases
+def test_a_web_host_whose_clock_is_behind_makes_no_honest_undo_a_forged_one(walk: Walk) -> None:
+    clock.move_on(timedelta(days=2))
+    dee = walk.cast.member("Dee Third", [Role.PUBLISHER])
+    walk.hold_policy()
+    packet = walk.decide(parked_call(walk), walk.cast.bo)
+    handed(walk.cast.ada, dee, begins_at=timezone.now() + timedelta(days=1))
+    undo(walk, packet, dee)
+    assert AuditEntry.objects.get(action="packet.undone").at < Delegation.objects.get().begins_at
+    keys = [key_id(signing_key().public_key())]
+    assert verified(list(bundle.exported(walk.cast.acme)), keys).problems == []
