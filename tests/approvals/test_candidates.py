@@ -15,7 +15,7 @@ from runs import lifecycle
 from runs.models import Checkpoint, Event, Run
 from runs.sandbox import SandboxUnavailable
 from runs.states import RunStatus
-from tests.cast import PATCH, REPAIR, call, git, say
+from tests.cast import PATCH, REPAIR, call, contract_text, git, say
 from tests.walk import Walk, candidate_of
 
 FIX = [call("fix", "apply_patch", patch=PATCH)]
@@ -78,10 +78,8 @@ def test_nothing_changed_is_nothing_to_publish(walk: Walk) -> None:
 
 def test_a_tray_with_too_many_files_says_so(walk: Walk) -> None:
     many = "; ".join(f"echo {number} > ../output/{number}" for number in range(4))
-    run = walk.run([FIX, shell(many), [say("Done.")]])
-    data = run.version.data
-    data["output"]["max_files"] = 2
-    run.version.save(update_fields=["data"])
+    text = contract_text(verification=False).replace("[output]", "[output]\nmax_files = 2")
+    run = walk.run([FIX, shell(many), [say("Done.")]], text=text)
     walk.drain()
 
     packet = walk.open_packet(run)
