@@ -53,7 +53,11 @@ def test_a_page_says_what_it_demands() -> None:
         held=True,
         content=content_digest(sealed),
         excluded=[7],
+        opened=NOON,
         expires=NOON,
+        hold_seconds=60,
+        fallbacks={"Security": [], "admin": []},
+        about={"kind": None, "tool": "shell"},
     )
     # Nobody has answered, and votes are of the first round.
     assert (found.round, found.approved, found.heard) == (1, {}, set())
@@ -157,7 +161,7 @@ def test_after_a_round_that_is_none_no_round_follows() -> None:
 
 def test_an_approval_comes_in_time() -> None:
     sealed = page(needed=3)
-    sealed["time"] = {"expires": NOON.isoformat()}
+    sealed["time"] = {"opened": NOON.isoformat(), "expires": NOON.isoformat()}
     counted = Tally.of_page(sealed)
     before, after = NOON - timedelta(seconds=1), NOON + timedelta(seconds=1)
     assert taken(counted, 1, at=before.isoformat()) == []
