@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 from approvals import publishing
-from approvals.models import Candidate, Packet, Publication, Receipt
+from approvals.models import Candidate, Packet, PacketWord, Publication, Receipt
 from approvals.opening import open_call_packet
 from portal.handoff import Job
 from portal.models import AuditEntry
@@ -65,6 +65,7 @@ def test_B08_two_workers_get_the_same_hop(walk: Walk, database: str) -> None:
 def test_two_workers_open_the_packet_of_one_call(walk: Walk, database: str) -> None:
     packet = parked_call(walk)
     asked = call_of(packet)
+    PacketWord.objects.filter(packet=packet).delete()
     Packet.objects.filter(pk=packet.pk).delete()
     outcomes = at_once([partial(open_call_packet, asked.pk)] * 4)
     assert {each.pk for each in outcomes if isinstance(each, Packet)} == {
