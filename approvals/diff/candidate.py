@@ -181,7 +181,7 @@ class Diff:
             wanted = split(gap_lines(part, lines))
         left -= count
         heading = None
-        if raw is not None and left:
+        if raw is not None:
             heading = replace(painter.hunk_row(raw), skipped=left)
         return Around(
             head=self.head(index),

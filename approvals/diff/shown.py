@@ -162,7 +162,7 @@ class Options:
 class Around:
     """Unchanged lines beside a hunk that were asked for, and how many are still left away there.
 
-    They stand before hunk `number`, nearest first, or after the last one.
+    They stand before hunk `number`, nearest first, or after the last one, where there is no `hunk`.
     """
 
     head: FileHead

@@ -107,7 +107,8 @@ def _hunk(row: HunkRow, columns: int, around: str) -> str:
             skipped += _more_lines(around.replace("NUMBER", str(row.number)), row.skipped)
     where = _where(row.old_range, row.new_range)
     return (
-        f'<tr class="hunk"><td class="no" colspan="{2 if columns == 4 else 1}"></td>'
+        f'<tr class="hunk" data-hunk="{row.number}">'
+        f'<td class="no" colspan="{2 if columns == 4 else 1}"></td>'
         f'<td colspan="{columns - (2 if columns == 4 else 1)}">{where}{section}{skipped}</td></tr>'
     )
 
@@ -205,7 +206,9 @@ def diff_around(context: template.Context, part: Around, candidate: Candidate) -
     """Unchanged lines that were asked for, and what asks for the rest."""
     place = _Place.of(context, candidate, part.head.index, part.options)
     place = replace(place, around=f"{place.around}&shown={part.shown}")
-    rows = [part.hunk, *part.rows] if part.hunk is not None else list(part.rows)
+    # The heading stands where lines are still left away, and before its hunk where none are.
+    heading = [part.hunk] if part.hunk is not None else []
+    rows = [*heading, *part.rows] if part.left else [*part.rows, *heading]
     out = _drawn(rows, part.options, place)
     if part.number == part.head.hunks and part.left:
         out.append(_tail(part.number, part.options, place, part.left))

@@ -123,7 +123,8 @@ def test_unchanged_lines_can_be_asked_for_in_steps() -> None:
     assert drawn(around(0).rows) == [str(i) for i in range(1, 7)]
     assert drawn(around(1).rows) == ["14", "15", "16"]
     assert drawn(around(2).rows) == [str(i) for i in range(24, 31)]
-    assert [around(number).hunk for number in range(3)] == [None, None, None]
+    headings = [around(number).hunk for number in range(3)]
+    assert [each and (each.number, each.skipped) for each in headings] == [(0, 0), (1, 0), None]
 
     # Before a hunk the nearest lines come first, after the last one the next ones do.
     near = around(0, count=2)

@@ -31,7 +31,7 @@
     sessionStorage.setItem(key, JSON.stringify(now));
   }
 
-  // A hunk is named by its file and its place in it, whichever way the diff is drawn.
+  // A hunk is named by its file and its number in it, whichever way the diff is drawn.
   const named = new WeakMap(), waiting = new Map();
   const watcher = new IntersectionObserver((entries) => {
     for (const { target, isIntersecting } of entries) {
@@ -58,9 +58,9 @@
   function look() {
     let count = 0;
     document.querySelectorAll("article.file").forEach((file) => {
-      [...file.querySelectorAll("tr.hunk:not([data-unloaded])")].forEach((hunk, at) => {
+      file.querySelectorAll("tr[data-hunk]").forEach((hunk) => {
         count += 1;
-        watch(hunk, seen, `${file.id}:${at}`);
+        watch(hunk, seen, `${file.id}:${hunk.dataset.hunk}`);
       });
     });
     if (count > of) of = count;
