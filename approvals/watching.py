@@ -183,11 +183,18 @@ _ENDS = {
 
 
 def news_of(packet: Packet, member: Membership, since: Look) -> News | None:
-    """What happened to the packet after that look, oldest first; not what the reader did."""
+    """What happened to the packet after that look, oldest first; not what the reader did.
+
+    As far as the packet was read: what comes while a page is made is told by the next look, or it
+    would be told here and not count as seen.
+    """
     events = [
         each
         for each in Event.objects.filter(
-            run_id=packet.run_id, seq__gt=since.seq, kind__startswith="packet."
+            run_id=packet.run_id,
+            seq__gt=since.seq,
+            seq__lte=packet.run.event_seq,
+            kind__startswith="packet.",
         ).order_by("seq")
         if each.facts.get("packet") == packet.number
     ]

@@ -276,7 +276,10 @@ class RealWalk:
 
     def until_clean(self) -> None:
         """Nothing is left of any run: only the running workers' own folders."""
-        self.until(lambda: not self.leftovers(), "nothing is left")
+        try:
+            self.until(lambda: not self.leftovers(), "nothing is left")
+        except AssertionError as late:
+            raise AssertionError(f"{late}\nleft: {self.leftovers()}") from None
         alive = sum(worker.alive for worker in self.workers)
         folders = [each.name for each in _inside(Path(settings.DATA_DIR) / "work")]
         assert len(folders) == alive, folders

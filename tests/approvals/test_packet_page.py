@@ -11,8 +11,10 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
+from approvals import watching
 from approvals.models import Decision, Packet
 from approvals.states import PacketState, Verdict
+from tests.approvals.stages import outward_wants
 from tests.cast import REPAIR, call, say
 from tests.visits import Visitor, address_of, field_of, text_of
 from tests.walk import Walk, call_of, candidate_of, parked_call, publication_packets
@@ -293,3 +295,18 @@ def test_the_page_says_what_denying_leads_to(walk: Walk) -> None:
     assert told not in text_of(review)
     assert told in text_of(call_page)
     assert over not in text_of(call_page)
+
+
+def test_news_are_told_as_far_as_the_packet_was_read(walk: Walk) -> None:
+    """What comes while a page is made would be told on it, and yet not count as seen."""
+    outward_wants(walk, '@needs("2")')
+    packet = parked_call(walk)
+    ada = walk.cast.ada
+    read = Packet.objects.select_related("run").get(pk=packet.pk)
+    since = watching.looked(read, ada)
+    walk.decide(packet, walk.cast.bo)
+    assert watching.news_of(read, ada, since) is None
+    again = Packet.objects.select_related("run").get(pk=packet.pk)
+    news = watching.news_of(again, ada, since)
+    assert news is not None
+    assert [each.words for each in news.changes] == ["Bo Lindqvist approved"]
